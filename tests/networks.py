@@ -1,0 +1,69 @@
+"""Networks that several tests look at: stacks of stock PyG layers on a small random graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch_geometric.nn import GATv2Conv
+
+NODES, FEATURES, CLASSES, EDGE_FEATURES = 16, 6, 3, 4
+
+
+def graph(seed: int = 0, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(NODES, FEATURES, generator=generator, dtype=dtype)
+    return x, torch.randint(0, NODES, (2, 3 * NODES), generator=generator)
+
+
+def edge_features(seed: int = 0) -> Tensor:
+    return torch.randn(3 * NODES, EDGE_FEATURES, generator=torch.Generator().manual_seed(seed))
+
+
+class Chain(nn.Module):
+    """Convolutions with an activation between them; with ``skip``, h + φ(conv(h)) where shapes agree."""
+
+    def __init__(
+        self, *convs: nn.Module, activation: Callable[[Tensor], Tensor] = torch.relu, skip: bool = False
+    ) -> None:
+        super().__init__()
+        for number, conv in enumerate(convs, start=1):
+            self.add_module(f"conv{number}", conv)
+        self.activation, self.skip = activation, skip
+
+    def forward(self, x: Tensor, edge_index: Tensor, *more: Tensor) -> Tensor:
+        convs = list(self.children())
+        for number, conv in enumerate(convs, start=1):
+            h = conv(x, edge_index, *more)
+            if number < len(convs):
+                h = self.activation(h)
+            x = x + h if self.skip and h.shape == x.shape else h
+        return x
+
+
+class OmegaGAT(GATv2Conv):
+    """ωGAT, the short way: (1−ω)⊙Z + ω⊙(A Z) with Z = W h."""
+
+    def __init__(self, *args: int, **kwargs: bool) -> None:
+        super().__init__(*args, **kwargs)
+        self.omega = nn.Parameter(torch.ones(self.heads * self.out_channels))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return (1 - self.omega) * self.lin_l(x) + self.omega * super().forward(x, edge_index)
+
+
+def gatv2(widths: Sequence[int], heads: int = 1, concat: bool = True, **kwargs: bool) -> Chain:
+    """A GATv2 of the given widths per head; the last layer has one head."""
+    convs, fan_in = [], widths[0]
+    for number, width in enumerate(widths[1:], start=2):
+        last = number == len(widths)
+        convs.append(GATv2Conv(fan_in, width, heads=1 if last else heads, concat=concat, **kwargs))
+        fan_in = width * (heads if concat and not last else 1)
+    return Chain(*convs)
+
+
+def loss(output: Tensor) -> Tensor:
+    """Some loss: cross-entropy against fixed classes."""
+    return F.cross_entropy(output, torch.arange(len(output)) % output.shape[-1])
