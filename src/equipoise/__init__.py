@@ -5,6 +5,9 @@ The public names, each imported when it is first used:
     discover, explain, verify        every rescaling law of any network, and why a neuron has none
     imbalance, residual, telescope   what gradient flow conserves, and whether it does
     rebalance_                       the same function, in balance
+    initialize_, balance_            a start from which a deep network trains
+    Stack                            a deep network in one line
+    load_dataset, train, History     the paper's data, one training run, what it leaves behind
     Law, Slot                        what a law is made of
     EquipoiseError                   the family of errors
 """
@@ -15,7 +18,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from equipoise.data.load import load_dataset as load_dataset
     from equipoise.errors import EquipoiseError as EquipoiseError
+    from equipoise.init.balance import balance_ as balance_
+    from equipoise.init.schemes import initialize_ as initialize_
     from equipoise.laws.discover import discover as discover
     from equipoise.laws.explain import Explanation as Explanation
     from equipoise.laws.explain import explain as explain
@@ -26,20 +32,29 @@ if TYPE_CHECKING:
     from equipoise.laws.slot import Slot as Slot
     from equipoise.laws.telescope import telescope as telescope
     from equipoise.laws.verify import verify as verify
+    from equipoise.nn.stack import Stack as Stack
+    from equipoise.train.history import History as History
+    from equipoise.train.protocol import train as train
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "EquipoiseError": "equipoise.errors",
     "Explanation": "equipoise.laws.explain",
+    "History": "equipoise.train.history",
     "Law": "equipoise.laws.law",
     "Slot": "equipoise.laws.slot",
+    "Stack": "equipoise.nn.stack",
+    "balance_": "equipoise.init.balance",
     "discover": "equipoise.laws.discover",
     "explain": "equipoise.laws.explain",
+    "initialize_": "equipoise.init.schemes",
     "imbalance": "equipoise.laws.law",
+    "load_dataset": "equipoise.data.load",
     "rebalance_": "equipoise.laws.rebalance",
     "residual": "equipoise.laws.law",
     "telescope": "equipoise.laws.telescope",
+    "train": "equipoise.train.protocol",
     "verify": "equipoise.laws.verify",
 }
 

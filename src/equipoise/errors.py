@@ -29,6 +29,10 @@ class ModelError(EquipoiseError):
     """The model itself cannot be worked on: not a module, nothing to train, not initialised, not copyable."""
 
 
+class ArchitectureError(EquipoiseError):
+    """A layer or a network is asked for that cannot be built: widths, heads, options that do not go together."""
+
+
 class ForwardError(EquipoiseError):
     """The model does not run on the inputs it was given."""
 
@@ -45,6 +49,10 @@ class LawError(EquipoiseError):
     """A law is not well formed, or does not belong to the model it is used on."""
 
 
+class PartsError(EquipoiseError):
+    """A model cannot be initialised: a layer whose parts nobody has named, or layers that do not follow each other."""
+
+
 class BalanceError(EquipoiseError):
     """A neuron cannot be balanced: one side is zero, or a number is not finite."""
 
@@ -53,8 +61,32 @@ class OptimizerError(EquipoiseError):
     """An optimizer's state cannot follow a rescaling of the parameters."""
 
 
+class TrainingError(EquipoiseError):
+    """A training run that cannot be started as asked."""
+
+
 class TargetError(EquipoiseError):
     """``package.module:factory`` on the command line does not lead to a model and its inputs."""
+
+
+class DataError(EquipoiseError):
+    """A data set cannot be had as asked."""
+
+
+class MissingDataError(DataError):
+    """Raw files are neither where they were looked for nor to be downloaded; lists them."""
+
+
+class ChecksumError(DataError):
+    """A raw file is not the one that was published: its SHA-256 differs."""
+
+
+class UnsafePickleError(DataError):
+    """A pickle asks for something other than arrays, sparse matrices and dictionaries of lists."""
+
+
+class DataOptionError(DataError):
+    """An option that this data set does not have, or a value outside its range."""
 
 
 class ChoiceError(EquipoiseError):

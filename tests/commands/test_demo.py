@@ -1,16 +1,42 @@
+import re
+
+import pytest
 from typer.testing import CliRunner
 
 from equipoise.cli import app
 
 
-def test_shows_laws_imbalance_and_balance_and_saves_a_picture(tmp_path):
-    picture = tmp_path / "demo.png"
-    result = CliRunner().invoke(app, ["demo", "--plot", str(picture)])
-    assert result.exit_code == 0
-    assert "convs.0.lin_l.weight[i,:] = convs.0.att[i] + convs.1.lin_l.weight[:,i]   (64 neurons)" in result.stdout
-    assert str(picture) in result.stdout.replace("\n", "")
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    row = next(line for line in result.stdout.splitlines() if "convs.1.lin_l.weight" in line and "│" in line)
-    _, median, largest, after = (cell.strip() for cell in row.strip("│ ").split("│"))
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("demo")
+    result = CliRunner().invoke(app, ["demo", "--layers", "3", "--epochs", "20", "--plot", str(folder / "demo.png")])
+    assert result.exit_code == 0, result.output
+    return result.stdout, folder
+
+
+def rows(text):
+    return [[cell.strip() for cell in line.strip("│ ").split("│")] for line in text.splitlines() if "│" in line]
+
+
+def test_shows_laws_imbalance_and_balance(shown):
+    text, _ = shown
+    assert "convs.0.lin_l.weight[i,:] = convs.0.att[i] + convs.1.lin_l.weight[:,i]   (64 neurons)" in text
+    _, median, largest, after = next(row for row in rows(text) if row[0] == "convs.1.lin_l.weight")
     assert float(median) > 0.5
     assert float(after) < 1e-5 < float(largest)
+
+
+def test_trains_four_starts_and_tabulates_them(shown):
+    text, _ = shown
+    table = {row[0]: row[1:] for row in rows(text) if row[0] in ("xav", "xav-z", "bal-x", "bal-o")}
+    assert list(table) == ["xav", "xav-z", "bal-x", "bal-o"]
+    accuracy = {scheme: float(re.sub(r"[^0-9.]", "", cells[0])) for scheme, cells in table.items()}
+    assert accuracy["bal-o"] > accuracy["xav"]
+    assert float(table["bal-o"][3]) > 3 * float(table["xav"][3])
+
+
+def test_saves_both_pictures_and_says_where(shown):
+    text, folder = shown
+    for name in ("demo.png", "demo-laws.png"):
+        assert (folder / name).read_bytes().startswith(b"\x89PNG")
+        assert str(folder / name) in text.replace("\n", "")

@@ -1,4 +1,4 @@
-"""The demonstration behind ``equipoise demo``: a network's laws, out of balance and back in it."""
+"""First part: a network's laws, out of balance and back in it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def stock_gat() -> tuple[nn.Module, Tensor, Tensor]:
     return model, torch.rand(60, 100), torch.randint(0, 60, (2, 240))
 
 
-def run_demo(picture: Path, console: Console) -> Path:
+def show_laws(picture: Path, console: Console) -> Path:
     """Print the laws of a stock GAT and its imbalance before and after ``rebalance_``; returns the picture's path."""
     with console.status("finding the laws of a 3-layer GAT from its gradients …"):
         model, x, edge_index = stock_gat()

@@ -1,0 +1,84 @@
+"""``equipoise train``: one run of the paper's protocol."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from equipoise.commands.terminal import epoch_bar, working
+from equipoise.errors import ChoiceError, TrainingError
+
+if TYPE_CHECKING:
+    from equipoise.train.history import History
+
+Option = typer.Option
+
+
+def train(
+    *,
+    dataset: Annotated[str, Option(help="Data set (`equipoise data list`).")] = "synthetic-citation",
+    kind: Annotated[str, Option(help="gatv2, gat, gcn, omega-gat or lipschitz-gat.")] = "gatv2",
+    layers: Annotated[int, Option(min=1, help="Depth.")] = 10,
+    width: Annotated[int, Option(min=1, help="Hidden width, of each head.")] = 64,
+    heads: Annotated[int, Option(min=1, help="Attention heads, concatenated.")] = 1,
+    init: Annotated[str, Option(help="xav, xav-z, bal-x, bal-o, llortho, identity, …")] = "bal-o",
+    optimizer: Annotated[str, Option(help="sgd or adam.")] = "sgd",
+    lr: Annotated[float, Option(help="Learning rate.")] = 0.05,
+    epochs: Annotated[int, Option(min=1, help="Epochs at most.")] = 5000,
+    weight_decay: Annotated[float, Option(min=0.0, help="L2 penalty.")] = 0.0,
+    dropout: Annotated[float, Option(min=0.0, max=0.99, help="Dropout of features and attention.")] = 0.0,
+    activation: Annotated[str, Option(help="relu, leaky-relu, elu, gelu, tanh or identity.")] = "relu",
+    seed: Annotated[int, Option(min=0, help="Seed of initialisation and dropout.")] = 0,
+    data_root: Annotated[
+        Path | None, Option(help="Folder with the raw data; else EQUIPOISE_DATA, else a cache.")
+    ] = None,
+    save: Annotated[Path | None, Option(metavar="FILE", help="Save the best model's state_dict (.pt).")] = None,
+    as_json: Annotated[bool, Option("--json", help="Print the result and the curves as JSON.")] = False,
+) -> None:
+    """Train one network on one data set: test accuracy at the epoch of best validation accuracy."""
+    with working("loading torch, PyG and the data …"):
+        import torch
+
+        from equipoise.data.load import load_dataset
+        from equipoise.init.schemes import SCHEMES, initialize_
+        from equipoise.nn.stack import Stack
+        from equipoise.train.protocol import train as run
+
+        if init not in SCHEMES:
+            raise ChoiceError("scheme", init, SCHEMES)
+        if save is not None and not save.resolve().parent.is_dir():
+            raise TrainingError(
+                f"there is no folder {save.resolve().parent} to save the model in", where=f"--save {save}"
+            )
+        data = load_dataset(dataset, data_root)
+        widths = [data.num_features, *[width] * (layers - 1), data.classes]
+        model = Stack(kind, widths, heads=heads, activation=activation, dropout=dropout)
+        initialize_(model, init, generator=torch.Generator().manual_seed(seed))
+        torch.manual_seed(seed)
+    with epoch_bar(epochs) as show:
+        history = run(model, data, optimizer=optimizer, lr=lr, epochs=epochs, weight_decay=weight_decay, on_epoch=show)
+    if save is not None:
+        torch.save(history.best_state, save)
+    typer.echo(json.dumps(history.to_dict()) if as_json else _summary(history, save))
+    if history.outcome == "diverged":
+        raise typer.Exit(1)
+    if history.outcome == "interrupted":
+        raise typer.Exit(130)
+
+
+def _summary(history: History, save: Path | None) -> str:
+    rows = {
+        "outcome": history.outcome + (f": {history.reason}" if history.reason else ""),
+        "test accuracy": f"{100 * history.best_test_accuracy:.1f} %, at the best validation accuracy",
+        "validation accuracy": f"{100 * history.best_val_accuracy:.1f} %",
+        "epochs to best": str(history.best_epoch),
+        "epochs run": str(history.epochs),
+        "final training loss": f"{history.loss[-1]:.4g}" if history.loss else "none",
+        "time": f"{history.seconds:.1f} s, {1000 * history.seconds / max(history.epochs, 1):.1f} ms an epoch",
+    }
+    if save is not None:
+        rows["model"] = str(save)
+    return "\n".join(f"{name:<20} {value}" for name, value in rows.items())

@@ -1,0 +1,1 @@
+"""The demonstration behind ``equipoise demo``: what the laws are, and what they do to training."""

@@ -1,0 +1,1 @@
+"""The networks: PyG's layers and two relatives, with PyG's parameter names, and stacks of them."""

@@ -1,0 +1,1 @@
+"""One training run, as the paper's protocol has it."""

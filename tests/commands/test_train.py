@@ -1,0 +1,61 @@
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from equipoise.cli import app
+from equipoise.errors import EquipoiseError
+from equipoise.nn.stack import Stack
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["train", "--layers", "3", "--width", "8", "--lr", "0.1", *arguments])
+
+
+def test_prints_a_summary():
+    result = run("--epochs", "4")
+    assert result.exit_code == 0
+    lines = dict(
+        line.split(None, 1) if "  " not in line else line.split("  ", 1) for line in result.stdout.splitlines()
+    )
+    assert lines["outcome"].strip() == "finished"
+    assert "epochs run" in result.stdout
+
+
+def test_json_has_the_curves_and_repeats_itself():
+    first, second = (json.loads(run("--epochs", "4", "--json", "--dropout", "0.2").stdout) for _ in range(2))
+    assert len(first["loss"]) == first["epochs"] == 4
+    assert first["loss"] == second["loss"]
+    assert json.loads(run("--epochs", "4", "--json", "--seed", "1").stdout)["loss"] != first["loss"]
+
+
+def test_saves_the_best_model(tmp_path):
+    path = tmp_path / "model.pt"
+    assert run("--epochs", "4", "--save", str(path)).exit_code == 0
+    state = torch.load(path, weights_only=True)
+    Stack("gatv2", [500, 8, 8, 7]).load_state_dict(state)
+
+
+def test_a_diverged_run_exits_with_1():
+    result = run("--epochs", "30", "--lr", "1e12")
+    assert result.exit_code == 1
+    assert "diverged: the loss is" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--init", "bal-oo"), "did you mean 'bal-o'"),
+        (("--kind", "gatv3"), "did you mean 'gatv2'"),
+        (("--dataset", "coar"), "did you mean 'cora'"),
+        (("--optimizer", "sdg"), "unknown optimizer"),
+        (("--activation", "relo"), "did you mean 'relu'"),
+        (("--save", "/no/such/folder/model.pt"), "there is no folder /no/such/folder"),
+        (("--width", "7"), "7 is odd"),
+    ],
+)
+def test_mistakes_are_named_before_any_epoch(arguments, message):
+    result = run("--epochs", "1", *arguments)
+    assert isinstance(result.exception, EquipoiseError)
+    assert message in str(result.exception)

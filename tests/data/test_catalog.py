@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import re
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from equipoise.data.catalog import CATALOG, catalog_entry
+from equipoise.errors import ChoiceError
+
+# nodes, edges as used, features, classes, train/val/test
+PUBLISHED = {
+    "cora": (2708, 10556, 1433, 7, (140, 500, 1000)),
+    "citeseer": (3327, 9104, 3703, 6, (120, 494, 988)),
+    "pubmed": (19717, 88648, 500, 3, (60, 500, 1000)),
+    "chameleon": (2277, 31371, 2325, 5, (1092, 729, 456)),
+    "squirrel": (5201, 198353, 2089, 5, (2496, 1664, 1041)),
+    "actor": (7600, 26659, 932, 5, (3648, 2432, 1520)),
+    "cornell": (183, 277, 1703, 5, (87, 59, 37)),
+    "texas": (183, 279, 1703, 5, (87, 59, 37)),
+    "wisconsin": (251, 450, 1703, 5, (120, 80, 51)),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_sizes_are_the_published_ones(name: str) -> None:
+    entry = CATALOG[name]
+    assert (entry.nodes, entry.edges, entry.features, entry.classes, entry.split) == PUBLISHED[name]
+
+
+def test_the_nine_and_the_synthetic_one() -> None:
+    assert list(CATALOG) == [*PUBLISHED, "synthetic-citation"]
+
+
+def test_every_file_has_a_checksum_and_an_address() -> None:
+    files = [file for entry in CATALOG.values() for file in entry.files]
+    assert len(files) == len({file.path for file in files}) == len({file.sha256 for file in files}) == 30
+    for file in files:
+        assert re.fullmatch("[0-9a-f]{64}", file.sha256)
+        assert file.url.startswith("https://github.com/")
+        assert file.url.endswith(f"/{file.name}")
+
+
+@given(st.sampled_from(sorted(CATALOG)), st.randoms(use_true_random=False))
+def test_case_does_not_matter(name: str, random: Random) -> None:
+    mixed = "".join(random.choice([letter.upper(), letter]) for letter in name)
+    assert catalog_entry(mixed).name == name
+
+
+def test_an_unknown_name_is_answered_with_the_nearest_and_with_all() -> None:
+    with pytest.raises(ChoiceError, match="did you mean 'citeseer'") as caught:
+        catalog_entry("citseer")
+    assert "unknown data set 'citseer'" in str(caught.value)
+    assert all(name in str(caught.value) for name in CATALOG)

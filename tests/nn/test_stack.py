@@ -1,0 +1,281 @@
+"""Stacks: what they are made of, that they are PyG's, and what they refuse."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch_geometric.nn import GATConv, GATv2Conv, GCNConv
+
+from equipoise.errors import ArchitectureError, ChoiceError, EquipoiseError
+from equipoise.nn.lipschitz import LipschitzGATConv
+from equipoise.nn.omega_gat import OmegaGATConv
+from equipoise.nn.residual_gcn import ResidualGCNConv
+from equipoise.nn.stack import ACTIVATIONS, KINDS, SKIPS, Stack
+
+WIDTHS = [9, 6, 6, 3]
+BUILDS = [
+    {"kind": kind, "heads": heads, "concat": concat, "skip": skip, "bias": bias}
+    for kind, heads, concat, skip, bias in itertools.product(KINDS, (1, 4), (True, False), SKIPS, (True, False))
+    if kind != "gcn" or heads == 1
+]
+
+STOCK = [  # layers that PyG has, too; the others are compared with their relatives in tests of their own
+    build
+    for build in BUILDS
+    if build["kind"] in ("gatv2", "gat") or (build["kind"] == "gcn" and build["skip"] != "linear")
+]
+
+
+def name(build: dict[str, Any]) -> str:
+    return "-".join(map(str, build.values()))
+
+
+@pytest.fixture(scope="module")
+def graph() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(12, 9, generator=generator), torch.randint(12, (2, 40), generator=generator)
+
+
+def twin(conv: nn.Module, skip: str | None, bias: bool) -> nn.Module:
+    """PyG's own layer with the same parameters."""
+    if isinstance(conv, GCNConv):
+        return GCNConv(conv.in_channels, conv.out_channels, bias=bias)
+    own, extra = (GATv2Conv, {"share_weights": True}) if isinstance(conv, GATv2Conv) else (GATConv, {})
+    return own(
+        conv.in_channels,
+        conv.out_channels,
+        heads=conv.heads,
+        concat=conv.concat,
+        bias=bias,
+        residual=skip == "linear",
+        **extra,
+    )
+
+
+@pytest.mark.parametrize("build", BUILDS, ids=name)
+def test_shapes(build: dict[str, Any], graph: tuple[Tensor, Tensor]) -> None:
+    stack = Stack(widths=WIDTHS, **build)
+    out = stack(*graph)
+    assert out.shape == (12, 3)
+    hidden = 6 * build["heads"] if build["concat"] else 6
+    assert [conv.in_channels for conv in stack.convs] == [9, hidden, hidden]
+    assert [conv.out_channels for conv in stack.convs] == [6, 6, 3]
+    assert [getattr(conv, "heads", 1) for conv in stack.convs] == [build["heads"], build["heads"], 1]
+    names = {name.split(".")[2] for name, _ in stack.named_parameters()}
+    assert ("bias" in names) == build["bias"]
+    assert ("res" in names) == (build["skip"] == "linear")
+    out.sum().backward()
+    assert all(parameter.grad is not None for parameter in stack.parameters())
+
+
+@pytest.mark.parametrize("build", STOCK, ids=name)
+def test_parameters_move_to_pyg_and_back(build: dict[str, Any], graph: tuple[Tensor, Tensor]) -> None:
+    stack, (_, edge_index) = Stack(widths=WIDTHS, **build), graph
+    for conv in stack.convs:
+        if conv.bias is not None:
+            nn.init.normal_(conv.bias)  # a bias of zero would hide a missing one
+        x = torch.randn(12, conv.in_channels)
+        stock = twin(conv, build["skip"], build["bias"])
+        stock.load_state_dict(conv.state_dict())
+        expected = stock(x, edge_index)
+        assert torch.equal(conv(x, edge_index), expected)
+        conv.reset_parameters()
+        assert not torch.equal(conv(x, edge_index), expected)
+        conv.load_state_dict(stock.state_dict())
+        assert torch.equal(conv(x, edge_index), expected)
+
+
+def test_is_what_one_would_write_by_hand(graph: tuple[Tensor, Tensor]) -> None:
+    stack, (x, edge_index) = Stack("gatv2", [9, 6, 5, 3]), graph
+    layers = [GATv2Conv(n, m, share_weights=True, bias=False) for n, m in ((9, 6), (6, 5), (5, 3))]
+    for layer, conv in zip(layers, stack.convs, strict=True):
+        layer.load_state_dict(conv.state_dict())
+    h = layers[0](x, edge_index).relu()
+    h = layers[1](h, edge_index).relu()
+    assert torch.equal(stack(x, edge_index), layers[2](h, edge_index))
+
+
+@pytest.mark.parametrize(
+    ("kind", "conv"),
+    [
+        ("gatv2", GATv2Conv),
+        ("gat", GATConv),
+        ("gcn", GCNConv),
+        ("omega-gat", OmegaGATConv),
+        ("lipschitz-gat", LipschitzGATConv),
+    ],
+)
+def test_kinds_by_name(kind: str, conv: type) -> None:
+    assert {type(layer) for layer in Stack(kind, WIDTHS).convs} == {conv}
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_activation_stands_between_layers_only(activation: str, graph: tuple[Tensor, Tensor]) -> None:
+    functions = {
+        "relu": F.relu,
+        "leaky-relu": F.leaky_relu,
+        "elu": F.elu,
+        "gelu": F.gelu,
+        "tanh": torch.tanh,
+        "identity": lambda h: h,
+    }
+    stack, (x, edge_index) = Stack("gcn", [9, 6, 3], activation=activation), graph
+    h = functions[activation](stack.convs[0](x, edge_index))
+    assert torch.equal(stack(x, edge_index), stack.convs[1](h, edge_index))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_identity_skip_where_hidden_shapes_agree(kind: str, graph: tuple[Tensor, Tensor]) -> None:
+    stack, (x, edge_index) = Stack(kind, [9, 9, 9, 4, 9], skip="identity"), graph
+    c = stack.convs
+    h = c[0](x, edge_index).relu()  # from the input: no skip, though the shapes agree
+    h = h + c[1](h, edge_index).relu()
+    h = c[2](h, edge_index).relu()
+    torch.testing.assert_close(stack(x, edge_index), c[3](h, edge_index))
+
+
+def test_identity_skip_compares_what_the_layer_sees() -> None:
+    assert Stack("gatv2", [9, 8, 4, 4, 3], heads=2, skip="identity").carried == {2}
+    assert Stack("gatv2", [9, 6, 6, 3]).carried == frozenset()
+    assert Stack("gatv2", [9, 6, 3], skip="identity").carried == frozenset()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("skip", [None, "linear"])
+@pytest.mark.parametrize("sparse", [Tensor.to_sparse_coo, Tensor.to_sparse_csr])
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
+def test_sparse_features(kind: str, skip: str | None, sparse: Any, graph: tuple[Tensor, Tensor]) -> None:
+    stack, (x, edge_index) = Stack(kind, WIDTHS, skip=skip, dropout=0.5).eval(), graph
+    x = x * (x > 0.5)
+    torch.testing.assert_close(stack(sparse(x), edge_index), stack(x, edge_index))
+    assert torch.isfinite(stack.train()(sparse(x), edge_index)).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_options_reach_the_layers(kind: str, graph: tuple[Tensor, Tensor]) -> None:
+    x, _ = graph
+    lonely = torch.empty(2, 0, dtype=torch.long)
+    assert bool(Stack(kind, WIDTHS)(x, lonely).any())
+    assert not bool(Stack(kind, WIDTHS, add_self_loops=False)(x, lonely).any())
+    if kind != "gcn":
+        assert {conv.negative_slope for conv in Stack(kind, WIDTHS, negative_slope=0.3).convs} == {0.3}
+        assert {conv.dropout for conv in Stack(kind, WIDTHS, dropout=0.6).convs} == {0.6}
+        assert {conv.dropout for conv in Stack(kind, WIDTHS, dropout=0.6, attention_dropout=0.1).convs} == {0.1}
+
+
+@pytest.mark.parametrize("kind", ["gatv2", "omega-gat"])
+def test_separate_weights(kind: str) -> None:
+    shared, separate = Stack(kind, WIDTHS).convs[0], Stack(kind, WIDTHS, share_weights=False).convs[0]
+    assert shared.lin_l is shared.lin_r
+    assert separate.lin_l is not separate.lin_r
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_dropout_in_training_only(kind: str, graph: tuple[Tensor, Tensor]) -> None:
+    stack = Stack(kind, WIDTHS, dropout=0.5)
+    plain = Stack(kind, WIDTHS)
+    plain.load_state_dict(stack.state_dict())
+    assert not torch.equal(stack(*graph), stack(*graph))
+    assert torch.equal(stack.eval()(*graph), plain(*graph))
+
+
+def test_dropout_of_features_and_of_attention_are_two_things(graph: tuple[Tensor, Tensor]) -> None:
+    features = Stack("gat", WIDTHS, dropout=0.5, attention_dropout=0.0)
+    attention = Stack("gat", WIDTHS, attention_dropout=0.5)
+    for stack, layer_drops in ((features, False), (attention, True)):
+        assert not torch.equal(stack(*graph), stack(*graph))
+        first = stack.convs[0]
+        assert torch.equal(first(*graph), first(*graph)) != layer_drops
+    single = Stack("gat", [9, 3], dropout=0.5, attention_dropout=0.0)
+    assert torch.equal(single(*graph), single.eval()(*graph))  # the input is not dropped
+
+
+def test_identity_skip_carries_features_whole(graph: tuple[Tensor, Tensor]) -> None:
+    stack, seen = Stack("gcn", WIDTHS, dropout=0.5, skip="identity"), []
+    nn.init.zeros_(stack.convs[1].lin.weight)
+    stack.convs[2].register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    stack(*graph)
+    h = stack.convs[0](*graph).relu()
+    kept = seen[0] != 0
+    assert 0.3 < float(kept.sum() / (h != 0).sum()) < 0.7
+    torch.testing.assert_close(seen[0][kept], 2 * h[kept])
+
+
+@pytest.mark.parametrize("build", BUILDS, ids=name)
+def test_reset_parameters(build: dict[str, Any]) -> None:
+    stack = Stack(widths=WIDTHS, **build)
+    with torch.no_grad():
+        for parameter in stack.parameters():
+            parameter.fill_(7.0)
+    torch.manual_seed(3)
+    stack.reset_parameters()
+    first = {name: value.clone() for name, value in stack.state_dict().items()}
+    assert all(not bool((value == 7.0).any()) for value in first.values())
+    torch.manual_seed(3)
+    stack.reset_parameters()
+    assert all(torch.equal(value, first[name]) for name, value in stack.state_dict().items())
+    torch.manual_seed(4)
+    stack.reset_parameters()
+    weights = [name for name in first if name.endswith("weight")]
+    assert all(not torch.equal(stack.state_dict()[name], first[name]) for name in weights)
+
+
+def test_linear_skip_of_gcn() -> None:
+    assert {type(conv) for conv in Stack("gcn", WIDTHS, skip="linear").convs} == {ResidualGCNConv}
+
+
+def test_widths_may_be_numpys(graph: tuple[Tensor, Tensor]) -> None:
+    stack = Stack("gatv2", np.array([9, 4, 3]))
+    assert stack.widths == (9, 4, 3)
+    assert stack(*graph).shape == (12, 3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_repr(kind: str) -> None:
+    shown = repr(Stack(kind, [9, 6, 6, 6, 3], dropout=0.5, skip="identity", activation="elu"))
+    assert f"{kind!r}, [9, 6, 6, 6, 3], heads=1, concat=True, dropout=0.5, skip='identity'" in shown
+    assert "2 x " in shown  # layers that are alike share a line
+    assert "(activation): ELU(alpha=1.0)" in shown
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"kind": "gatv"}, "unknown kind 'gatv'(.|\n)*did you mean 'gat(v2)?'(.|\n)*lipschitz-gat"),
+        ({"activation": "relo"}, "unknown activation 'relo'(.|\n)*did you mean 'relu'(.|\n)*tanh"),
+        ({"skip": "identiti"}, "unknown skip 'identiti'(.|\n)*did you mean 'identity'(.|\n)*None, linear"),
+    ],
+)
+def test_unknown_names(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ChoiceError, match=message):
+        Stack(**{"kind": "gatv2", "widths": WIDTHS, **given})
+
+
+@pytest.mark.parametrize(
+    ("given", "where"),
+    [
+        ({"widths": [9]}, r"at least two widths, got 1(.|\n)*widths=\[9\](.|\n)*\[1433, 64, 7\]"),
+        ({"widths": []}, r"at least two widths, got 0"),
+        ({"widths": [9, 0, 3]}, r"whole numbers(.|\n)*widths\[1\]=0"),
+        ({"widths": [-1, 4, 3]}, r"whole numbers(.|\n)*widths\[0\]=-1"),
+        ({"widths": [9, 6.0, 3]}, r"whole numbers(.|\n)*widths\[1\]=6.0"),
+        ({"heads": 0}, r"whole numbers(.|\n)*heads=0"),
+        ({"dropout": 1.0}, r"probability(.|\n)*where:  dropout=1.0"),
+        ({"dropout": float("nan")}, r"probability(.|\n)*where:  dropout=nan"),
+        ({"attention_dropout": -0.1}, r"probability(.|\n)*attention_dropout=-0.1"),
+        ({"kind": "gcn", "heads": 4}, r"gcn has no attention(.|\n)*heads=4(.|\n)*gatv2"),
+        ({"kind": "gcn", "attention_dropout": 0.5}, r"gcn has no attention(.|\n)*attention_dropout=0.5"),
+        ({"kind": "gcn", "share_weights": False}, r"gcn has one weight matrix(.|\n)*share_weights=False(.|\n)*omega"),
+        ({"kind": "gat", "share_weights": False}, r"gat has one weight matrix(.|\n)*share_weights=False"),
+        ({"kind": "lipschitz-gat", "share_weights": False}, r"lipschitz-gat has one weight matrix"),
+    ],
+)
+def test_what_cannot_be_built(given: dict[str, Any], where: str) -> None:
+    with pytest.raises(ArchitectureError, match=where) as caught:
+        Stack(**{"kind": "gatv2", "widths": WIDTHS, **given})
+    assert isinstance(caught.value, EquipoiseError)
+    assert caught.value.remedy
