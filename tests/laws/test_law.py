@@ -7,7 +7,9 @@ from torch import nn
 from equipoise.errors import ChoiceError, GradientError, LawError
 from equipoise.laws.discover import discover
 from equipoise.laws.law import Law, imbalance, residual
+from equipoise.laws.rebalance import rebalance_
 from equipoise.laws.slot import Slot
+from equipoise.laws.telescope import telescope
 from tests.networks import CLASSES, FEATURES, gatv2, graph, loss
 
 
@@ -26,7 +28,7 @@ def test_imbalance_is_the_difference_of_squared_norms():
     model, law = two_layers()
     expected = model[0].weight.square().sum(1) - model[2].weight.square().sum(0)
     torch.testing.assert_close(law.imbalance(), expected.detach())
-    assert imbalance([law], per="layer")[0] == pytest.approx(float(expected.sum()))
+    assert imbalance([law], per="layer")[0] == pytest.approx(float(expected.detach().sum()))
     assert float(law.relative_imbalance().abs().max()) <= 1.0
 
 
@@ -130,3 +132,11 @@ def test_works_in_float32_on_the_live_parameters():
     assert law.imbalance().dtype == torch.float32
     model[0].weight.data.zero_()
     assert bool((law.imbalance() <= 0).all())
+
+
+@pytest.mark.parametrize("use", [imbalance, residual, rebalance_, telescope])
+@pytest.mark.parametrize("given", ["one law", 3, "text", [3]])
+def test_what_is_no_list_of_laws_is_named(use, given):
+    _, law = two_layers()
+    with pytest.raises(LawError, match=r"expected a list of laws, got (.|\n)*what discover"):
+        use(law if given == "one law" else given)

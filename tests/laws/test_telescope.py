@@ -25,13 +25,13 @@ def test_first_layer_minus_all_attention_is_the_last_layer():
 
     def product(name: str) -> float:
         p = model.get_parameter(name)
-        return float((p * p.grad).sum())
+        return float((p.detach() * p.grad).sum())
 
     left = product("conv1.lin_l.weight") - sum(product(f"conv{layer}.att") for layer in (1, 2, 3))
     assert left == pytest.approx(product("conv4.lin_l.weight"), abs=1e-15)
     assert abs(float(identity.residual())) < 1e-15
     assert abs(product("conv4.lin_l.weight")) > 1e-4
-    norm = {name: float(p.square().sum()) for name, p in model.named_parameters()}
+    norm = {name: float(p.detach().square().sum()) for name, p in model.named_parameters()}
     c = norm["conv1.lin_l.weight"] - sum(norm[f"conv{layer}.att"] for layer in (1, 2, 3)) - norm["conv4.lin_l.weight"]
     assert float(identity.imbalance()) == pytest.approx(c)
 

@@ -125,12 +125,25 @@ class Law:
 
 def imbalance(laws: Iterable[Law], per: Per = "neuron") -> list[Tensor]:
     """c of every law: one tensor a law, an entry a neuron; ``per="layer"`` sums over neurons (Corollary 2.3)."""
-    return [_per(law.imbalance(), per) for law in laws]
+    return [_per(law.imbalance(), per) for law in check_laws(laws)]
 
 
 def residual(laws: Iterable[Law], per: Per = "neuron") -> list[Tensor]:
     """δ of every law after a backward pass: one tensor a law; ``per="layer"`` sums over neurons."""
-    return [_per(law.residual(), per) for law in laws]
+    return [_per(law.residual(), per) for law in check_laws(laws)]
+
+
+def check_laws(laws: object) -> list[Law]:
+    """``laws`` as a list, or a :class:`LawError` that says what was given instead."""
+    given = list(laws) if isinstance(laws, Iterable) else None
+    checked = [law for law in given or () if isinstance(law, Law)]
+    if given is None or len(checked) < len(given):
+        strange = laws if given is None else next(entry for entry in given if not isinstance(entry, Law))
+        raise LawError(
+            f"expected a list of laws, got a {type(strange).__name__}",
+            remedy="pass what discover(model, *inputs) returns; one law alone goes in brackets: [law]",
+        )
+    return checked
 
 
 def total(values: Iterable[Tensor]) -> Tensor:

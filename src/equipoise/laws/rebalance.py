@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from equipoise.errors import BalanceError, LawError, OptimizerError
-from equipoise.laws.law import Law
+from equipoise.laws.law import Law, check_laws
 from equipoise.laws.slot import Slot
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6}  # largest |c| over the norms of both sides
@@ -57,7 +57,7 @@ def rebalance_(laws: Sequence[Law], optimizer: Optimizer | None = None) -> float
         >>> rebalance_(discover(mlp, x)) < 1e-6, torch.allclose(mlp(x), before, atol=1e-6)
         (True, True)
     """
-    laws = [law for law in laws if law.outgoing]
+    laws = [law for law in check_laws(laws) if law.outgoing]
     if not laws:
         return 0.0
     _check_norms(laws)

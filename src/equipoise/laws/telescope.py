@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from equipoise.errors import LawError
-from equipoise.laws.law import Law, total
+from equipoise.laws.law import Law, check_laws, total
 from equipoise.laws.slot import Slot
 
 
@@ -56,6 +56,7 @@ def telescope(laws: Sequence[Law]) -> Telescope:
     Raises:
         LawError: if nothing cancels between one law and the next, so that the laws are no chain.
     """
+    laws = check_laws(laws)
     if not laws:
         raise LawError("no law to telescope", remedy="pass the laws of consecutive layers, as discover returns them")
     incoming: list[Slot] = []

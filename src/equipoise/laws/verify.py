@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise.laws.law import Law
+from equipoise.laws.law import Law, check_laws
 from equipoise.laws.probe import Output, Probe
 
 TOLERANCE = 1e-9
@@ -31,7 +31,7 @@ def verify(
     """
     probe = Probe(model, inputs, kwargs, output)
     probe.randomize()
-    return [change(probe, [law]) for law in laws]
+    return [change(probe, [law]) for law in check_laws(laws)]
 
 
 @torch.no_grad()
