@@ -277,7 +277,7 @@ OTHERS = {
     Gated: (
         5,
         [
-            "a.weight[i,:] = c.weight[:,i]   (8 neurons)",
+            "a.weight[i,:] = b.weight[i,:]   (8 neurons)",
             "b.weight[i,:] = c.weight[:,i]   (8 neurons)",
             "c.weight[:] = gain   (1 neuron)",
         ],
@@ -285,6 +285,14 @@ OTHERS = {
     Recurrent: (5, ["a.weight[i,:] + a.bias[i] + b.weight[i,:] = b.weight[:,i] + c.weight[:,i]   (8 neurons)"]),
     InByOut: (5, ["first[:,i] = second[i,:]   (8 neurons)"]),
 }
+
+
+def test_rows_that_no_input_looks_up_have_no_law():
+    model = nn.Sequential(nn.Embedding(30, 8), nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 2))
+    assert found(model, torch.tensor([3, 5, 7, 11])) == [
+        "0.weight[:,i] = 1.weight[:,i]   (8 neurons)",
+        "1.weight[i,:] + 1.bias[i] = 3.weight[:,i]   (5 neurons)",
+    ]
 
 
 @pytest.mark.parametrize("make", OTHERS)

@@ -36,6 +36,15 @@ class Functional(nn.Module):
         return self.b(F.layer_norm(self.a(x), (8,)).relu())
 
 
+class Squared(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(5, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.b(self.a(x).relu() ** 2)
+
+
 class Mixed(nn.Module):
     """Every neuron is mixed with its neighbour by something that nobody trains."""
 
@@ -83,6 +92,7 @@ CAUSES = {
         "an attention score quadratic in the features (mul)",
         (),
     ),
+    "squared relu": (Squared(), (X,), "pow is homogeneous of degree 2, not 1", ("pow",)),
     "tied weights": (Tied(), (X,), "the weights are used 2 times", ()),
     "mixed": (Mixed(), (X,), "the neurons are mixed before they are read", ()),
 }

@@ -64,7 +64,7 @@ def missing_laws(probe: Probe, findings: Findings) -> list[Missing]:
                 needed = _needed(functions, slot, groups_without)
                 group = next(group for group in groups_without(needed) if _in(slot, group))
                 weights = tuple(other for other in left if _in(other, group))
-                missing.append(Missing(weights, _words(needed, group), needed))
+                missing.append(Missing(weights, _words(needed, group, trace), needed))
                 left = [other for other in left if other not in weights]
     unread = {slot.name for slot in left if slot.name in trace.returned and trace.uses(slot.name) == 1}
     missing += [Missing((slot,), _observed(slot, trace, probe)) for slot in left if slot.name not in unread]
@@ -124,10 +124,11 @@ def _needed(functions: Functions, slot: Slot, groups_without: Callable[[Function
     return needed
 
 
-def _words(functions: Functions, group: Group) -> str:
+def _words(functions: Functions, group: Group, trace: Trace) -> str:
+    squares = {call.function for call in trace.calls + trace.modules if call.degree == 2}
     norms = [name for name in functions if "norm" in name.lower()]
-    others = [name for name in functions if name not in norms]
-    words = []
+    others = [name for name in functions if name not in norms and name not in squares]
+    words = [f"{name} is homogeneous of degree 2, not 1" for name in functions if name in squares]
     if others:
         words.append(f"{' and '.join(others)} {'is' if len(others) == 1 else 'are'} not positively homogeneous")
     if norms:

@@ -113,8 +113,9 @@ def _solve(samples: Samples, slots: list[Slot], known: list[Terms], findings: Fi
     spent = pivots(vectors)
     unspent = [slot for number, slot in enumerate(slots) if number not in spent]
     samples.grow(unspent)
-    free = [slot for slot in unspent if _is_scale_free(samples, slot)]
-    bound = [slot for slot in unspent if slot not in free]
+    reached = [slot for slot in unspent if bool(samples.magnitude(slot).any())]  # not rows that no input looks up
+    free = [slot for slot in reached if _is_scale_free(samples, slot)]
+    bound = [slot for slot in reached if slot not in free]
     found = [[(1, slot)] for slot in free]
     if len(bound) > 1:
         null = integer_null_vectors(torch.stack([samples.column(slot) for slot in bound], dim=1))

@@ -48,8 +48,8 @@ def pivots(vectors: Sequence[Vector]) -> set[int]:
 def shorten(vectors: Sequence[Vector], known: Sequence[Vector] = (), first: int = 0) -> list[Vector]:
     """The same vectors with fewer entries: add or subtract another one, or a known one, while that helps.
 
-    Of two that are equally short the one further to the right is taken: slots stand in the order in which they are
-    read, and a neuron is balanced by what reads it. A vector that is zero in the ``first`` columns stays so.
+    Of two that are equally short the one whose entries are closer together is taken: slots stand in the order in which
+    they are read, and neighbours make a chain. A vector that is zero in the ``first`` columns stays so.
 
     Example:
         >>> shorten([[1, 1, 0, -1, -1]], known=[[1, 1, 0, 0, -1]])
@@ -72,7 +72,8 @@ def shorten(vectors: Sequence[Vector], known: Sequence[Vector] = (), first: int 
 
 
 def _length(vector: Vector) -> tuple[int, int]:
-    return sum(map(abs, vector)), -sum(place for place, entry in enumerate(vector) if entry)
+    places = [place for place, entry in enumerate(vector) if entry]
+    return sum(map(abs, vector)), places[-1] - places[0] if places else 0
 
 
 def echelon(rows: Tensor) -> Tensor:
