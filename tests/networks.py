@@ -22,6 +22,18 @@ def edge_features(seed: int = 0) -> Tensor:
     return torch.randn(3 * NODES, EDGE_FEATURES, generator=torch.Generator().manual_seed(seed))
 
 
+def random_graph(seed: int, count: int, edges: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, 3, generator=generator, dtype=torch.float64)
+    return x, torch.randint(count, (2, edges), generator=generator)
+
+
+def neighbours(edge_index: Tensor, i: int, add_self_loops: bool) -> list[int]:
+    """Who i listens to; PyG puts one self-loop in the place of those given."""
+    found = [j for j, target in edge_index.t().tolist() if target == i and not (add_self_loops and j == i)]
+    return [*found, i] if add_self_loops else found
+
+
 class Chain(nn.Module):
     """Convolutions with an activation between them; with ``skip``, h + φ(conv(h)) where shapes agree."""
 

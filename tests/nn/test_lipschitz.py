@@ -12,6 +12,7 @@ from torch_geometric.nn import GATConv
 
 from equipoise.errors import ArchitectureError, ForwardError
 from equipoise.nn.lipschitz import LipschitzGATConv
+from tests.networks import neighbours, random_graph
 
 nodes = st.integers(1, 6)
 flags = st.booleans()
@@ -24,18 +25,6 @@ def random_layer(seed: int, **options: object) -> LipschitzGATConv:
     for parameter in conv.parameters():
         nn.init.normal_(parameter)
     return conv
-
-
-def random_graph(seed: int, count: int, edges: int) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(count, 3, generator=generator, dtype=torch.float64)
-    return x, torch.randint(count, (2, edges), generator=generator)
-
-
-def neighbours(edge_index: Tensor, i: int, add_self_loops: bool) -> list[int]:
-    """Who i listens to; PyG puts one self-loop in the place of those given."""
-    found = [j for j, target in edge_index.t().tolist() if target == i and not (add_self_loops and j == i)]
-    return [*found, i] if add_self_loops else found
 
 
 def direct(conv: LipschitzGATConv, x: Tensor, edge_index: Tensor) -> Tensor:

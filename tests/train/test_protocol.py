@@ -175,7 +175,23 @@ def test_mistakes_are_named(data):
 REAL = Path(os.environ.get("EQUIPOISE_DATA", Path(__file__).parents[3] / "shared" / "data"))
 
 
-@pytest.mark.skipif(not (REAL / "Planetoid").is_dir(), reason="Cora is not here: set EQUIPOISE_DATA to its folder")
+needs_cora = pytest.mark.skipif(
+    not (REAL / "Planetoid").is_dir(), reason="Cora is not here: set EQUIPOISE_DATA to the folder that has it"
+)
+
+
+@needs_cora
+@pytest.mark.slow
+@pytest.mark.parametrize(("scheme", "least", "most"), [("bal-o", 0.77, 1.0), ("xav", 0.0, 0.35)])
+def test_ten_layers_on_cora_at_the_rate_of_the_paper(scheme, least, most):
+    data = load_dataset("cora", REAL)
+    model = Stack("gatv2", [1433, *[64] * 9, 7])
+    initialize_(model, scheme, generator=torch.Generator().manual_seed(0))
+    history = train(model, data, optimizer="sgd", lr=0.05, epochs=1500)
+    assert least <= history.best_test_accuracy < most
+
+
+@needs_cora
 def test_balance_makes_ten_layers_train_on_cora():
     """A shortened form of the paper's contrast: 120 epochs at a larger rate instead of 5000."""
     data = load_dataset("cora", REAL)

@@ -8,11 +8,11 @@ from itertools import pairwise
 
 import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
 from torch_geometric.nn import MessagePassing
 
-from equipoise.errors import ModelError, PartsError
+from equipoise.errors import PartsError
 from equipoise.init.parts import PARTS, Parts, parts_of
+from equipoise.laws.checks import check_module
 
 
 @dataclass(frozen=True)
@@ -29,15 +29,7 @@ def layers_of(model: nn.Module) -> list[Layer]:
     The order is that of a trial run of a copy on a tiny graph, ``model(x, edge_index)``; a model that is called
     otherwise is taken in the order in which its layers were registered.
     """
-    if not isinstance(model, nn.Module):
-        raise ModelError(f"expected a torch.nn.Module, got {type(model).__name__}")
-    lazy = [name for name, parameter in model.named_parameters() if is_lazy(parameter)]
-    if lazy:
-        raise ModelError(
-            "parameters are not initialised yet (lazy)",
-            where=", ".join(lazy),
-            remedy="run the model once on its inputs before: model(x, edge_index)",
-        )
+    check_module(model)
     found = _find(model)
     _check_complete(model, found)
     order = _run_order(model, found)

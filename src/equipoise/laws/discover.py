@@ -15,9 +15,10 @@ import torch
 from torch import nn
 
 from equipoise.laws.candidates import folded, overlap, widths
+from equipoise.laws.checks import Output
 from equipoise.laws.law import Law
 from equipoise.laws.nullspace import integer_null_vectors, pivots, shorten
-from equipoise.laws.probe import Output, Probe
+from equipoise.laws.probe import Probe
 from equipoise.laws.samples import Samples
 from equipoise.laws.slot import Slot
 from equipoise.laws.verify import TOLERANCE, change

@@ -12,9 +12,10 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from equipoise.laws.causes import Missing, missing_laws
+from equipoise.laws.checks import Output
 from equipoise.laws.discover import search
 from equipoise.laws.law import Law
-from equipoise.laws.probe import Output, Probe
+from equipoise.laws.probe import Probe
 
 BAR = 24
 NO_GRADIENT = 1e-13  # of the largest θ·∇θ in the network

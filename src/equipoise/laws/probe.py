@@ -20,13 +20,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves, tree_map
 
-from equipoise.errors import EquipoiseError, ForwardError, ModelError, OutputError
+from equipoise.errors import EquipoiseError, ForwardError, ModelError
+from equipoise.laws.checks import Output, check_module, check_trainable, describe, first_line, pick
 from equipoise.laws.trace import Trace, Without
-
-Output = Callable[[Any], Any]
 
 INPUT, OUTPUT = "(input {})", "(output)"
 GATE_SPREAD = 0.25  # gates are exp(0.25 · normal): wider ones make a deep network chaotic, and its gradients explode
@@ -38,7 +36,8 @@ class Probe:
     def __init__(
         self, model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any], output: Output | None
     ) -> None:
-        check_model(model)
+        check_module(model)
+        check_trainable(model)
         self.model = model
         self.output = output
         self.without: frozenset[str] = (
@@ -176,62 +175,6 @@ class Probe:
             remedy="take dtypes from the data (x.new_zeros, torch.zeros(..., dtype=x.dtype)), not fixed ones, "
             "and keep tensors as buffers (register_buffer)",
         )
-
-
-def check_model(model: object) -> None:
-    """A named error for what is not a network with something to train."""
-    if not isinstance(model, nn.Module):
-        raise ModelError(
-            f"expected a torch.nn.Module, got {type(model).__name__}",
-            remedy="pass the model first, then its inputs: discover(model, x, edge_index)",
-        )
-    lazy = [name for name, parameter in model.named_parameters() if is_lazy(parameter)]
-    if lazy:
-        raise ModelError(
-            "parameters are not initialised yet (lazy)",
-            where=", ".join(lazy),
-            remedy="run the model once on its inputs before: model(x, edge_index)",
-        )
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise ModelError(
-            f"{type(model).__name__} has no trainable parameters",
-            remedy="pass a model with parameters whose requires_grad is True",
-        )
-
-
-def pick(result: Any, output: Output | None) -> Tensor:
-    """The one tensor to differentiate, out of what the model returned."""
-    picked = result if output is None else output(result)
-    if not isinstance(picked, Tensor):
-        raise OutputError(
-            f"the model returns {describe(picked)}, not a tensor",
-            remedy="say which tensor to use: output=lambda out: out[0]",
-        )
-    if not picked.is_floating_point() or not picked.requires_grad:
-        raise OutputError(
-            f"the output ({describe(picked)}) does not depend on the parameters in a differentiable way",
-            remedy="return scores, not decisions (no argmax, no detach, no torch.no_grad in forward)",
-        )
-    if not bool(torch.isfinite(picked).all()):
-        raise OutputError(
-            "the output is not finite at random parameters",
-            where=describe(picked),
-            remedy="look for a division by zero, log or sqrt of a parameter in forward",
-        )
-    return picked
-
-
-def describe(value: Any) -> str:
-    """A value in a few words: a tensor by dtype and shape, anything else by its type."""
-    if isinstance(value, Tensor):
-        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-    if isinstance(value, (tuple, list)):
-        return f"a {type(value).__name__} of {len(value)}"
-    return f"a {type(value).__name__}"
-
-
-def first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).strip() or '(no message)').splitlines()[0]}"
 
 
 def _float64_copy(model: nn.Module) -> nn.Module:

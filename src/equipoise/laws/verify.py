@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from equipoise.laws.checks import Output
 from equipoise.laws.law import Law, check_laws
-from equipoise.laws.probe import Output, Probe
+from equipoise.laws.probe import Probe
 
 TOLERANCE = 1e-9
 
