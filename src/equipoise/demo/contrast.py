@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from queue import Empty
+from typing import Any
 
 import torch
 from torch import nn
@@ -24,7 +26,8 @@ from equipoise.train.quantities import relative_gradient_norm, share_moved
 SCHEMES = ("xav", "xav-z", "bal-x", "bal-o")
 GRADIENT_EPOCH = 25  # early, but past the first steps
 
-Report = Callable[[str, int, float], None]  # scheme, epoch, validation accuracy
+News = tuple[str, int, float]  # scheme, epoch, validation accuracy
+Report = Callable[[str, int, float], None]
 
 
 @dataclass(frozen=True)
@@ -87,14 +90,20 @@ def run_all(settings: Settings, report: Report, jobs: int | None = None) -> list
     jobs = min(jobs or os.cpu_count() or 1, len(SCHEMES))
     load_dataset(settings.dataset, settings.root)  # what is missing is said, or downloaded, once and here
     context = multiprocessing.get_context("spawn")  # forked children inherit thread pools that no longer work
-    queue: Queue[tuple[str, int, float]] = context.Queue()
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_worker, initargs=(queue,)) as pool:
+    queue: Queue[News] = context.Queue()
+    stop = context.Event()
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_worker, initargs=(queue, stop)) as pool:
         runs = [pool.submit(_work, scheme, settings) for scheme in SCHEMES]
-        _listen(queue, runs, report)
+        try:
+            _listen(queue, runs, report)
+        except KeyboardInterrupt:
+            stop.set()  # those that run, and those that a worker already holds
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
         return [run.result() for run in runs]
 
 
-def _listen(queue: Queue[tuple[str, int, float]], runs: Sequence[Future[Run]], report: Report) -> None:
+def _listen(queue: Queue[News], runs: Sequence[Future[Run]], report: Report) -> None:
     while not all(run.done() for run in runs):
         try:
             report(*queue.get(timeout=0.2))
@@ -102,14 +111,20 @@ def _listen(queue: Queue[tuple[str, int, float]], runs: Sequence[Future[Run]], r
             continue
 
 
-def _start_worker(queue: Queue[tuple[str, int, float]]) -> None:
+def _start_worker(queue: Queue[News], stop: Event) -> None:
     torch.set_num_threads(1)
-    _work.queue = queue  # type: ignore[attr-defined]  # the way a pool hands a queue to its workers
+    _work.reach = queue, stop  # type: ignore[attr-defined]  # a pool hands such things to workers at their start only
 
 
 def _work(scheme: str, settings: Settings) -> Run:
-    queue: Queue[tuple[str, int, float]] = _work.queue  # type: ignore[attr-defined]
-    return run_one(scheme, settings, lambda *news: queue.put(news))
+    queue, stop = _work.reach  # type: ignore[attr-defined]
+
+    def report(*news: Any) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        queue.put(news)
+
+    return run_one(scheme, settings, report)
 
 
 def _features(conv: nn.Module) -> list[nn.Parameter]:
