@@ -183,6 +183,9 @@ STOCK = {
     "GAT v1, heads": lambda: pyg.GAT(FEATURES, 8, num_layers=4, out_channels=CLASSES, heads=4, dropout=0.5),
     "GCN": lambda: pyg.GCN(FEATURES, 8, num_layers=4, out_channels=CLASSES),
     "GraphSAGE": lambda: pyg.GraphSAGE(FEATURES, 8, num_layers=4, out_channels=CLASSES),
+    "GAT, jumping knowledge": lambda: pyg.GAT(FEATURES, 8, 4, CLASSES, v2=True, act="relu", jk="cat"),
+    "GraphSAGE, jumping knowledge": lambda: pyg.GraphSAGE(FEATURES, 8, 3, CLASSES, jk="cat"),
+    "GCN, largest of all layers": lambda: pyg.GCN(FEATURES, 8, 3, CLASSES, jk="max"),
     "Sequential": lambda: pyg.Sequential(
         "x, edge_index",
         [
@@ -198,10 +201,18 @@ STOCK = {
 
 
 @pytest.mark.parametrize("scheme", ["bal-x", "bal-o"])
+@pytest.mark.parametrize("direction", ["forward", "reverse"])
 @pytest.mark.parametrize("make", STOCK)
-def test_stock_and_hand_written_models(make, scheme):
-    model = initialize_(STOCK[make](), scheme, generator=seeded())
+def test_stock_and_hand_written_models(make, scheme, direction):
+    model = initialize_(STOCK[make](), scheme, direction=direction, generator=seeded())
     assert worst(model) <= 1e-6
+
+
+def test_jumping_knowledge_looks_linear_too():
+    model = initialize_(STOCK["GAT, jumping knowledge"](), "bal-o", generator=seeded()).double()
+    x, y = torch.randn(2, 10, FEATURES, dtype=torch.float64)
+    none = torch.empty(2, 0, dtype=torch.long)
+    torch.testing.assert_close(model(2 * x - 3 * y, none), 2 * model(x, none) - 3 * model(y, none))
 
 
 def test_layers_are_taken_as_they_run():
@@ -282,8 +293,15 @@ def test_zero_rows():
 
 
 def test_not_a_chain():
-    model = pyg.GCN(FEATURES, 8, num_layers=3, out_channels=CLASSES, jk="cat")
-    unchanged(model, PartsError, "no chain: lin reads 24 features, convs.2 writes 8")
+    class Branches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.out = nn.Linear(FEATURES, 8), nn.Linear(FEATURES, 8), nn.Linear(8, CLASSES)
+
+        def forward(self, x, _):
+            return self.out(self.a(x).relu() + self.b(x).relu())
+
+    unchanged(Branches(), PartsError, "no chain: b reads 6 features, a writes 8")
 
 
 def test_weights_that_nobody_knows():

@@ -7,8 +7,7 @@ of what reads them. Either way c = 0 for every neuron.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import torch
@@ -54,12 +53,15 @@ def balanced(layers: Sequence[Layer], values: Values, beta: float | Tensor, dire
         return values  # no hidden neuron
     if direction == "forward":
         _scale_rows(layers[0], values, _targets(beta, layers[0].parts.width_out))
-        for before, after in pairwise(layers):
-            _scale_columns(after, values, _row_norms(before, values))
+        for writer in range(len(layers) - 1):
+            _scale_columns(layers, writer, values, _row_norms(layers[writer], values))
     else:
-        _scale_columns(layers[-1], values, _targets(beta, layers[-1].parts.width_in))
-        for before, after in reversed(list(pairwise(layers))):
-            _scale_rows(before, values, _column_norms(after, values))
+        last = layers[-1]
+        W = last.parts.features[0]
+        targets = _targets(beta, last.parts.width_in)
+        values[W] = values[W] * _factors(targets, values[W].square().sum(dim=0), last, "column")
+        for writer in reversed(range(len(layers) - 1)):
+            _scale_rows(layers[writer], values, _column_norms(layers, writer, values))
     return values
 
 
@@ -89,8 +91,26 @@ def _row_norms(layer: Layer, values: Values) -> Tensor:
     return _by_neuron(layer, values).square().sum(dim=(0, 2))
 
 
-def _column_norms(layer: Layer, values: Values) -> Tensor:
-    return values[layer.parts.features[0]].square().sum(dim=0)
+def _blocks(layers: Sequence[Layer], reader: int) -> Iterator[tuple[int, int]]:
+    """The layers that one layer reads, each with the first of the columns that read it."""
+    start = 0
+    for writer, width in zip(layers[reader].reads, layers[reader].widths, strict=False):  # the first reads no layer
+        yield writer, start
+        start += width
+
+
+def _columns(layers: Sequence[Layer], writer: int) -> Iterator[tuple[nn.Parameter, slice]]:
+    """The feature weights, and the columns of them, that read the neurons of one layer."""
+    width = layers[writer].parts.width_out
+    for reader, layer in enumerate(layers):
+        for written, start in _blocks(layers, reader):
+            if written == writer:
+                yield layer.parts.features[0], slice(start, start + width)
+
+
+def _column_norms(layers: Sequence[Layer], writer: int, values: Values) -> Tensor:
+    norms = [values[W][:, columns].square().sum(dim=0) for W, columns in _columns(layers, writer)]
+    return torch.stack(norms).sum(dim=0)
 
 
 def _scale_rows(layer: Layer, values: Values, targets: Tensor) -> None:
@@ -99,10 +119,13 @@ def _scale_rows(layer: Layer, values: Values, targets: Tensor) -> None:
     values[layer.parts.features[0]] = scaled.reshape(layer.parts.features[0].shape)
 
 
-def _scale_columns(layer: Layer, values: Values, targets: Tensor) -> None:
-    values[layer.parts.features[0]] = values[layer.parts.features[0]] * _factors(
-        targets, _column_norms(layer, values), layer, "column"
-    )
+def _scale_columns(layers: Sequence[Layer], writer: int, values: Values, targets: Tensor) -> None:
+    """Give the columns that read one layer, all together, the squared norms ``targets``."""
+    reader = next(layer for layer in layers if writer in layer.reads)
+    factors = _factors(targets, _column_norms(layers, writer, values), reader, "column")
+    for W, columns in _columns(layers, writer):
+        values[W] = values[W].clone()
+        values[W][:, columns] *= factors
 
 
 def _factors(targets: Tensor, norms: Tensor, layer: Layer, what: str) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from torch import nn
@@ -17,10 +16,20 @@ from equipoise.laws.checks import check_module
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer: its name in the model, and what it is made of."""
+    """One layer of a chain.
+
+    Attributes:
+        name: its name in the model.
+        parts: what it is made of.
+        reads: the numbers of the layers whose neurons it reads, side by side: the one before, or, where features of
+            several layers are concatenated (jumping knowledge), all of these; none for the first layer.
+        widths: how many features it reads of each; all of its input for the first layer.
+    """
 
     name: str
     parts: Parts
+    reads: tuple[int, ...]
+    widths: tuple[int, ...]
 
 
 def layers_of(model: nn.Module) -> list[Layer]:
@@ -32,10 +41,7 @@ def layers_of(model: nn.Module) -> list[Layer]:
     check_module(model)
     found = _find(model)
     _check_complete(model, found)
-    order = _run_order(model, found)
-    layers = [Layer(name, found[name]) for name in order]
-    _check_chain(layers)
-    return layers
+    return _chain({name: found[name] for name in _run_order(model, found)})
 
 
 def _find(model: nn.Module) -> dict[str, Parts]:
@@ -105,12 +111,19 @@ def _trial(model: nn.Module, names: list[str], width: int) -> list[str]:
     return seen
 
 
-def _check_chain(layers: list[Layer]) -> None:
-    for before, after in pairwise(layers):
-        if before.parts.width_out != after.parts.width_in:
+def _chain(found: dict[str, Parts]) -> list[Layer]:
+    """The layers with what they read, as their widths tell: the layer before, or the last few concatenated."""
+    layers: list[Layer] = []
+    for number, (name, parts) in enumerate(found.items()):
+        widths = [layer.parts.width_out for layer in layers]
+        first = next((k for k in reversed(range(number)) if sum(widths[k:]) == parts.width_in), None)
+        if number and first is None:
             raise PartsError(
-                f"the layers are no chain: {after.name} reads {after.parts.width_in} features, "
-                f"{before.name} writes {before.parts.width_out}",
-                where=" → ".join(layer.name for layer in layers),
+                f"the layers are no chain: {name} reads {parts.width_in} features, "
+                f"{layers[-1].name} writes {widths[-1]}",
+                where=" → ".join(found),
                 remedy="initialise the parts that are chains one by one: initialize_(model.part, scheme)",
             )
+        reads = tuple(range(first or 0, number))
+        layers.append(Layer(name, parts, reads, tuple(widths[k] for k in reads) or (parts.width_in,)))
+    return layers

@@ -126,8 +126,11 @@ def _features(W: nn.Parameter, layer: Layer, scheme: Scheme, place: Place, gener
     rows, columns = W.shape
     heads = 1 if layer.parts.concat else layer.parts.heads
     draw = scheme.hidden if place == "hidden" else scheme.ends
-    if scheme.looks_linear:
-        matrices = [looks_linear(draw, rows // heads, columns, place, generator) for _ in range(heads)]
+    if scheme.looks_linear:  # a mirror image for each of several layers that are read side by side
+        matrices = [
+            torch.cat([looks_linear(draw, rows // heads, width, place, generator) for width in layer.widths], dim=1)
+            for _ in range(heads)
+        ]
         return torch.cat(matrices)
     if draw is xavier:
         return xavier(rows, columns, generator)
