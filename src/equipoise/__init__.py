@@ -6,7 +6,7 @@ The public names, each imported when it is first used:
     imbalance, residual, telescope   what gradient flow conserves, and whether it does
     rebalance_                       the same function, in balance
     initialize_, balance_            a start from which a deep network trains
-    Stack                            a deep network in one line
+    Stack, fuse_                     a deep network in one line; fused layers for any model
     load_dataset, train, History     the paper's data, one training run, what it leaves behind
     Law, Slot                        what a law is made of
     EquipoiseError                   the family of errors
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from equipoise.laws.slot import Slot as Slot
     from equipoise.laws.telescope import telescope as telescope
     from equipoise.laws.verify import verify as verify
+    from equipoise.nn.fuse import fuse_ as fuse_
     from equipoise.nn.stack import Stack as Stack
     from equipoise.train.history import History as History
     from equipoise.train.protocol import train as train
@@ -48,6 +49,7 @@ _HOMES = {
     "balance_": "equipoise.init.balance",
     "discover": "equipoise.laws.discover",
     "explain": "equipoise.laws.explain",
+    "fuse_": "equipoise.nn.fuse",
     "initialize_": "equipoise.init.schemes",
     "imbalance": "equipoise.laws.law",
     "load_dataset": "equipoise.data.load",

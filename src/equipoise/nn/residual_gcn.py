@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor
-from torch_geometric.nn import GCNConv
 from torch_geometric.nn.dense.linear import Linear
 from torch_geometric.typing import Adj
 
+from equipoise.nn.gcn import FusedGCNConv
 
-class ResidualGCNConv(GCNConv):  # type: ignore[misc]  # PyG comes without types
+
+class ResidualGCNConv(FusedGCNConv):
     r"""GCN plus a linear skip without bias, named ``res`` as in PyG's attention layers with ``residual=True``:
 
     .. math::

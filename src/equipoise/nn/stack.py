@@ -9,10 +9,13 @@ from typing import Any, Literal, cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, MessagePassing
+from torch_geometric.nn import MessagePassing
 from torch_geometric.typing import Adj
 
 from equipoise.errors import ArchitectureError, ChoiceError
+from equipoise.nn.gat import FusedGATConv
+from equipoise.nn.gatv2 import FusedGATv2Conv
+from equipoise.nn.gcn import FusedGCNConv
 from equipoise.nn.lipschitz import LipschitzGATConv
 from equipoise.nn.omega_gat import OmegaGATConv
 from equipoise.nn.residual_gcn import ResidualGCNConv
@@ -26,8 +29,8 @@ class Stack(nn.Module):
     .. math::
         h^0 = x, \qquad h^l = \varphi(\mathrm{conv}^l(h^{l-1})) \quad (0 < l < L), \qquad h^L = \mathrm{conv}^L(h^{L-1})
 
-    The layers are PyG's (``stack.convs``, in the order in which they run), or subclasses with PyG's parameter names, so
-    that ``stack.convs[l].state_dict()`` moves to PyG's own layer and back.
+    The layers are PyG's on fused kernels (``stack.convs``, in the order in which they run), with PyG's parameter names,
+    so that ``stack.convs[l].state_dict()`` moves to PyG's own layer and back.
 
     Args:
         kind: ``"gatv2"``, ``"gat"``, ``"gcn"``, ``"omega-gat"`` or ``"lipschitz-gat"``.
@@ -55,9 +58,9 @@ class Stack(nn.Module):
         Stack(
           'gatv2', [1433, 64, 64, 7], heads=8, concat=True, dropout=0.0, skip=None
           (convs): ModuleList(
-            (0): GATv2Conv(1433, 64, heads=8)
-            (1): GATv2Conv(512, 64, heads=8)
-            (2): GATv2Conv(512, 7, heads=1)
+            (0): FusedGATv2Conv(1433, 64, heads=8)
+            (1): FusedGATv2Conv(512, 64, heads=8)
+            (2): FusedGATv2Conv(512, 7, heads=1)
           )
           (activation): ReLU()
         )
@@ -131,7 +134,7 @@ class Stack(nn.Module):
 
 
 def _gatv2(**options: Any) -> MessagePassing:
-    return GATv2Conv(**options)
+    return FusedGATv2Conv(**options)
 
 
 def _omega_gat(**options: Any) -> MessagePassing:
@@ -140,7 +143,7 @@ def _omega_gat(**options: Any) -> MessagePassing:
 
 def _gat(**options: Any) -> MessagePassing:
     del options["share_weights"]  # one matrix serves source and target, always
-    return GATConv(**options)
+    return FusedGATConv(**options)
 
 
 def _lipschitz_gat(**options: Any) -> MessagePassing:
@@ -151,7 +154,7 @@ def _lipschitz_gat(**options: Any) -> MessagePassing:
 def _gcn(
     *, in_channels: int, out_channels: int, add_self_loops: bool, bias: bool, residual: bool, **_attention: Any
 ) -> MessagePassing:
-    conv = ResidualGCNConv if residual else GCNConv
+    conv = ResidualGCNConv if residual else FusedGCNConv
     return conv(in_channels, out_channels, add_self_loops=add_self_loops, bias=bias)
 
 

@@ -1,0 +1,151 @@
+"""The kernels as differentiable functions of tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from equipoise.kernels import attention as kernels
+from equipoise.kernels.csr import Graph
+from equipoise.kernels.threads import parts_of, run
+
+
+def gatv2_attention(graph: Graph, source: Tensor, target: Tensor, att: Tensor, slope: float, dropout: float) -> Tensor:
+    """Σ_u α_uv source[u] with α = softmax_u a · LeakyReLU(source[u] + target[v]); (nodes, heads, channels) each."""
+    out: Tensor = _GATv2.apply(graph, source, target, att, slope, _kept(graph, source, dropout))  # type: ignore[no-untyped-call]
+    return out
+
+
+def gat_attention(graph: Graph, z: Tensor, p: Tensor, q: Tensor, slope: float, dropout: float) -> Tensor:
+    """Σ_u α_uv z[u] with α = softmax_u LeakyReLU(p[u] + q[v]); z (nodes, heads, channels), p and q (nodes, heads)."""
+    out: Tensor = _GAT.apply(graph, z, p, q, slope, _kept(graph, z, dropout))  # type: ignore[no-untyped-call]
+    return out
+
+
+def weighted_sum(graph: Graph, weight: Tensor, z: Tensor) -> Tensor:
+    """Σ_u weight_uv z[u]; z is (nodes, channels), weights are in the graph's order by target and get no gradient."""
+    out: Tensor = _WeightedSum.apply(graph, weight, z)  # type: ignore[no-untyped-call]
+    return out
+
+
+def _kept(graph: Graph, like: Tensor, dropout: float) -> Tensor:
+    """What dropout leaves of each coefficient, 1/(1−p) or 0; empty without dropout."""
+    heads = like.shape[1]
+    if not dropout:
+        return like.new_empty(0, heads)
+    return torch.nn.functional.dropout(like.new_ones(graph.edges, heads), dropout)
+
+
+def _arrays(*tensors: Tensor) -> list[np.ndarray[Any, Any]]:
+    return [tensor.detach().contiguous().numpy() for tensor in tensors]
+
+
+class _GATv2(Function):
+    @staticmethod
+    def forward(
+        ctx: Any, graph: Graph, source: Tensor, target: Tensor, att: Tensor, slope: float, kept: Tensor
+    ) -> Tensor:
+        alpha = source.new_empty(graph.edges, source.shape[1])
+        weight = alpha if not len(kept) else torch.empty_like(alpha)
+        out = torch.empty_like(source, memory_format=torch.contiguous_format)
+        s, t, a, k = _arrays(source, target, att, kept)
+        run(
+            kernels.gatv2_forward,
+            graph.ptr,
+            graph.src,
+            s,
+            t,
+            a,
+            s.dtype.type(slope),
+            k,
+            alpha.numpy(),
+            weight.numpy(),
+            out.numpy(),
+        )
+        ctx.graph, ctx.slope = graph, slope
+        ctx.save_for_backward(source, target, att, kept, alpha, weight, out)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        source, target, att, kept, alpha, weight, out = ctx.saved_tensors
+        graph: Graph = ctx.graph
+        s, t, a, k, al, w, o, g = _arrays(source, target, att, kept, alpha, weight, out, grad)
+        slope = s.dtype.type(ctx.slope)
+        dscore, dsource, dtarget = np.empty_like(al), np.empty_like(s), np.empty_like(t)
+        parts = parts_of(graph.ptr)
+        datt = np.zeros((len(parts), *a.shape), a.dtype)
+        rows = {lo: datt[number] for number, (lo, _) in enumerate(parts)}
+
+        def back_to_targets(lo: int, hi: int, *arguments: Any) -> None:
+            kernel: Any = kernels.gatv2_back_to_targets
+            kernel(lo, hi, *arguments, rows[lo])  # each range has a sum of its own
+
+        run(back_to_targets, graph.ptr, graph.src, s, t, a, slope, k, al, o, g, dscore, dtarget)
+        run(kernels.gatv2_back_to_sources, graph.tptr, graph.dst, graph.edge, s, t, a, slope, w, g, dscore, dsource)
+        total = torch.from_numpy(datt).sum(dim=0)
+        return None, torch.from_numpy(dsource), torch.from_numpy(dtarget), total, None, None
+
+
+class _GAT(Function):
+    @staticmethod
+    def forward(ctx: Any, graph: Graph, z: Tensor, p: Tensor, q: Tensor, slope: float, kept: Tensor) -> Tensor:
+        alpha = z.new_empty(graph.edges, z.shape[1])
+        weight = alpha if not len(kept) else torch.empty_like(alpha)
+        out = torch.empty_like(z, memory_format=torch.contiguous_format)
+        za, pa, qa, k = _arrays(z, p, q, kept)
+        run(
+            kernels.gat_forward,
+            graph.ptr,
+            graph.src,
+            za,
+            pa,
+            qa,
+            za.dtype.type(slope),
+            k,
+            alpha.numpy(),
+            weight.numpy(),
+            out.numpy(),
+        )
+        ctx.graph, ctx.slope = graph, slope
+        ctx.save_for_backward(z, p, q, kept, alpha, weight, out)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        graph: Graph = ctx.graph
+        z, p, q, k, al, w, o, g = _arrays(*ctx.saved_tensors, grad)
+        slope = z.dtype.type(ctx.slope)
+        dscore, dz, dp, dq = np.empty_like(al), np.empty_like(z), np.empty_like(p), np.empty_like(q)
+        run(kernels.gat_back_to_targets, graph.ptr, graph.src, z, p, q, slope, k, al, o, g, dscore, dq)
+        run(kernels.gat_back_to_sources, graph.tptr, graph.dst, graph.edge, w, g, dscore, dz, dp)
+        return None, torch.from_numpy(dz), torch.from_numpy(dp), torch.from_numpy(dq), None, None
+
+
+class _WeightedSum(Function):
+    @staticmethod
+    def forward(ctx: Any, graph: Graph, weight: Tensor, z: Tensor) -> Tensor:
+        ctx.graph = graph
+        ctx.save_for_backward(weight)
+        return _summed(graph.ptr, graph.src, weight, z)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        (weight,) = ctx.saved_tensors
+        graph: Graph = ctx.graph
+        return None, None, _summed(graph.tptr, graph.dst, weight[torch.from_numpy(graph.edge)], grad)
+
+
+def _summed(ptr: Any, other: Any, weight: Tensor, z: Tensor) -> Tensor:
+    w, values = _arrays(weight[:, None], z[:, None])
+    out = np.empty_like(values)
+    run(kernels.weighted_sum, ptr, other, w, values, out)
+    return torch.from_numpy(out)[:, 0]

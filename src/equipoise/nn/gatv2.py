@@ -1,0 +1,49 @@
+"""GATv2 on fused kernels: PyG's layer, PyG's parameters, PyG's numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torch_geometric.nn import GATv2Conv
+
+from equipoise.nn.engine import GRAPHS, obstacle
+from equipoise.nn.functions import gatv2_attention
+
+
+class FusedGATv2Conv(GATv2Conv):  # type: ignore[misc]  # PyG comes without types
+    r"""`"How Attentive are Graph Attention Networks?" <https://arxiv.org/abs/2105.14491>`_, target by target:
+
+    .. math::
+        h'_v = \sum_u \alpha_{uv} W_s h_u, \qquad
+        \alpha_{uv} = \mathrm{softmax}_u\, a^\top \mathrm{LeakyReLU}(W_s h_u + W_t h_v)
+
+    Scores, softmax and sum of a node are computed in one visit, and nothing of size edges × width is kept for the way
+    back. A call that the kernels do not serve (edge features, two kinds of nodes, another device, attention weights to
+    be returned) takes PyG's own path. Constructor, parameters and ``state_dict`` are those of
+    :class:`torch_geometric.nn.GATv2Conv`.
+    """
+
+    def forward(
+        self, x: Any, edge_index: Any, edge_attr: Tensor | None = None, return_attention_weights: bool | None = None
+    ) -> Any:
+        """As :class:`torch_geometric.nn.GATv2Conv`."""
+        if obstacle(self, x, edge_index, edge_attr, return_attention_weights):
+            return super().forward(x, edge_index, edge_attr, return_attention_weights)
+        H, C = self.heads, self.out_channels
+        source = self.lin_l(x).view(-1, H, C)
+        target = source if self.share_weights else self.lin_r(x).view(-1, H, C)
+        graph = GRAPHS.get(edge_index, source.size(0), self.add_self_loops)
+        dropout = self.dropout if self.training else 0.0
+        out = gatv2_attention(graph, source, target, self.att[0], self.negative_slope, dropout)
+        return finished(self, out, x)
+
+
+def finished(conv: Any, out: Tensor, x: Tensor) -> Tensor:
+    """Heads joined or averaged, learned skip and bias added, as PyG's attention layers do."""
+    out = out.flatten(1) if conv.concat else out.mean(dim=1)
+    if conv.res is not None:
+        out = out + conv.res(x)
+    if conv.bias is not None:
+        out = out + conv.bias
+    return out
