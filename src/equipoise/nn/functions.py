@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,26 +14,50 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from equipoise.kernels import attention as kernels
-from equipoise.kernels.csr import Graph
+from equipoise.kernels.csr import Graph, build_graph
 from equipoise.kernels.threads import parts_of, run
 
 
 def gatv2_attention(graph: Graph, source: Tensor, target: Tensor, att: Tensor, slope: float, dropout: float) -> Tensor:
     """Σ_u α_uv source[u] with α = softmax_u a · LeakyReLU(source[u] + target[v]); (nodes, heads, channels) each."""
+    compile_for("gatv2", source.dtype)
     out: Tensor = _GATv2.apply(graph, source, target, att, slope, _kept(graph, source, dropout))  # type: ignore[no-untyped-call]
     return out
 
 
 def gat_attention(graph: Graph, z: Tensor, p: Tensor, q: Tensor, slope: float, dropout: float) -> Tensor:
     """Σ_u α_uv z[u] with α = softmax_u LeakyReLU(p[u] + q[v]); z (nodes, heads, channels), p and q (nodes, heads)."""
+    compile_for("gat", z.dtype)
     out: Tensor = _GAT.apply(graph, z, p, q, slope, _kept(graph, z, dropout))  # type: ignore[no-untyped-call]
     return out
 
 
 def weighted_sum(graph: Graph, weight: Tensor, z: Tensor) -> Tensor:
     """Σ_u weight_uv z[u]; z is (nodes, channels), weights are in the graph's order by target and get no gradient."""
+    compile_for("gcn", z.dtype)
     out: Tensor = _WeightedSum.apply(graph, weight, z)  # type: ignore[no-untyped-call]
     return out
+
+
+@cache
+def compile_for(kind: str, dtype: torch.dtype) -> None:
+    """Compile the kernels of one kind of layer, or load them; says so if that takes its time, once on a machine."""
+    message = "equipoise: compiling kernels for this machine, once …"
+    notice = threading.Timer(1.0, lambda: print(message, file=sys.stderr, flush=True))
+    notice.daemon = True
+    notice.start()
+    try:
+        graph = build_graph(torch.zeros(2, 0, dtype=torch.long), nodes=2, self_loops=True)
+        z, p, one = (torch.ones(shape, dtype=dtype, requires_grad=True) for shape in ((2, 1, 2), (2, 1), (1, 2)))
+        with torch.enable_grad():
+            out: Tensor = {
+                "gatv2": lambda: _GATv2.apply(graph, z, z, one, 0.2, _kept(graph, z, 0.0)),  # type: ignore[no-untyped-call]
+                "gat": lambda: _GAT.apply(graph, z, p, p, 0.2, _kept(graph, z, 0.0)),  # type: ignore[no-untyped-call]
+                "gcn": lambda: _WeightedSum.apply(graph, one.detach()[0], z[:, 0]),  # type: ignore[no-untyped-call]
+            }[kind]()
+            torch.autograd.grad(out.sum(), z)
+    finally:
+        notice.cancel()
 
 
 def _kept(graph: Graph, like: Tensor, dropout: float) -> Tensor:
