@@ -144,10 +144,10 @@ class Trace(TorchFunctionMode):
 
     def _doubled(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Tensor | None:
         """What the call gives for twice the features, with the same random numbers."""
-        if not args or not self._is_feature(next(iter(tree_leaves(args)), None)):
-            return (
-                None  # it writes into something that is no feature, as a scatter does: asking twice would write twice
-            )
+        name = getattr(func, "__name__", "")
+        writes = name.endswith("_") and not name.endswith("__")
+        if not self._features((args, kwargs)) or (writes and not self._is_feature(args[0])):
+            return None  # a scatter writes into something that is no feature: asking twice would write twice
         state = torch.get_rng_state()
         self._asking = True
         try:
