@@ -16,12 +16,20 @@ from numba import njit
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 
+FAST = {"reassoc", "contract", "nsz", "arcp"}  # sums may be reordered; NaN and infinity keep their meaning
+
+
 def compiled(kernel: Kernel) -> Kernel:
-    """Compile at the first call, once per machine. Sums may be reordered; NaN and infinity keep their meaning."""
-    return njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz", "arcp"})(kernel)  # type: ignore[return-value]
+    """Compile at the first call, once per machine."""
+    return njit(cache=True, nogil=True, fastmath=FAST)(kernel)  # type: ignore[return-value]
 
 
-@compiled
+def inlined(step: Kernel) -> Kernel:
+    """A step of a kernel, written into it: a call would cost more than the step."""
+    return njit(inline="always", fastmath=FAST)(step)  # type: ignore[return-value]
+
+
+@inlined
 def _dot(x: Any, i: int, y: Any, j: int, h: int) -> Any:
     total = x[i, h, 0] * 0
     for c in range(x.shape[2]):
@@ -29,19 +37,19 @@ def _dot(x: Any, i: int, y: Any, j: int, h: int) -> Any:
     return total
 
 
-@compiled
+@inlined
 def _add_scaled(a: Any, x: Any, i: int, y: Any, j: int, h: int) -> None:
     for c in range(x.shape[2]):
         y[j, h, c] += a * x[i, h, c]
 
 
-@compiled
+@inlined
 def _clear(y: Any, j: int, h: int) -> None:
     for c in range(y.shape[2]):
         y[j, h, c] = 0
 
 
-@compiled
+@inlined
 def _softmax(alpha: Any, begin: int, end: int, h: int) -> None:
     """Scores to coefficients; the largest is taken off first, so that no score is too large."""
     if begin == end:
@@ -57,14 +65,14 @@ def _softmax(alpha: Any, begin: int, end: int, h: int) -> None:
         alpha[k, h] /= total
 
 
-@compiled
+@inlined
 def _gather(ptr: Any, src: Any, v: int, h: int, weight: Any, z: Any, out: Any) -> None:
     _clear(out, v, h)
     for k in range(ptr[v], ptr[v + 1]):
         _add_scaled(weight[k, h], z, src[k], out, v, h)
 
 
-@compiled
+@inlined
 def _score(source: Any, u: int, target: Any, v: int, att: Any, h: int, slope: Any) -> Any:
     """a · LeakyReLU(source[u] + target[v])"""
     total = att[h, 0] * 0
