@@ -37,6 +37,12 @@ def test_saves_the_best_model(tmp_path):
     Stack("gatv2", [500, 8, 8, 7]).load_state_dict(state)
 
 
+def test_biases_and_separate_weights_are_options(tmp_path):
+    path = tmp_path / "model.pt"
+    assert run("--epochs", "1", "--bias", "--no-share-weights", "--save", str(path)).exit_code == 0
+    Stack("gatv2", [500, 8, 8, 7], bias=True, share_weights=False).load_state_dict(torch.load(path, weights_only=True))
+
+
 def test_a_diverged_run_exits_with_1():
     result = run("--epochs", "30", "--lr", "1e12")
     assert result.exit_code == 1

@@ -30,6 +30,8 @@ def train(
     epochs: Annotated[int, Option(min=1, help="Epochs at most.")] = 5000,
     weight_decay: Annotated[float, Option(min=0.0, help="L2 penalty.")] = 0.0,
     dropout: Annotated[float, Option(min=0.0, max=0.99, help="Dropout of features and attention.")] = 0.0,
+    share_weights: Annotated[bool, Option(help="One matrix for source and target (gatv2, omega-gat).")] = True,
+    bias: Annotated[bool, Option("--bias", help="Give the layers biases.")] = False,
     activation: Annotated[str, Option(help="relu, leaky-relu, elu, gelu, tanh or identity.")] = "relu",
     seed: Annotated[int, Option(min=0, help="Seed of initialisation and dropout.")] = 0,
     data_root: Annotated[
@@ -55,7 +57,9 @@ def train(
             )
         data = load_dataset(dataset, data_root)
         widths = [data.num_features, *[width] * (layers - 1), data.classes]
-        model = Stack(kind, widths, heads=heads, activation=activation, dropout=dropout)
+        model = Stack(
+            kind, widths, heads, activation=activation, dropout=dropout, share_weights=share_weights, bias=bias
+        )
         initialize_(model, init, generator=torch.Generator().manual_seed(seed))
         torch.manual_seed(seed)
     with epoch_bar(epochs) as show:
