@@ -28,6 +28,15 @@ def random_graph(seed: int, count: int, edges: int) -> tuple[Tensor, Tensor]:
     return x, torch.randint(count, (2, edges), generator=generator)
 
 
+def random_layer(kind: type[nn.Module], seed: int, **options: object) -> nn.Module:
+    """A layer from 3 to 2 features in float64 with no parameter at its special value."""
+    torch.manual_seed(seed)
+    conv = kind(3, 2, **options).double()
+    for parameter in conv.parameters():
+        nn.init.normal_(parameter)
+    return conv
+
+
 def neighbours(edge_index: Tensor, i: int, add_self_loops: bool) -> list[int]:
     """Who i listens to; PyG puts one self-loop in the place of those given."""
     found = [j for j, target in edge_index.t().tolist() if target == i and not (add_self_loops and j == i)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
@@ -13,17 +12,12 @@ from pathlib import Path
 import pytest
 
 from equipoise.data.catalog import CATALOG, Entry, RawFile
-from equipoise.data.folders import missing_files
-
-LOCAL_COPY = Path(__file__).parents[2].parent / "shared" / "data"
-REAL_DATA = Path(os.environ.get("EQUIPOISE_DATA") or LOCAL_COPY)
+from tests.real_data import require
 
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:
-    if any(missing_files(entry, REAL_DATA) for entry in CATALOG.values()):
-        pytest.skip(f"needs the real data sets, which are not in {REAL_DATA}; EQUIPOISE_DATA may name another folder")
-    return REAL_DATA
+    return require(*(name for name, entry in CATALOG.items() if entry.files))
 
 
 @pytest.fixture(autouse=True)

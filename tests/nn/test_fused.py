@@ -1,9 +1,7 @@
 """Fused layers against PyG's own: same parameters, outputs and gradients; and PyG's path where they do not apply."""
 
 import copy
-import os
 import tracemalloc
-from pathlib import Path
 
 import pytest
 import torch
@@ -21,6 +19,7 @@ from equipoise.nn.fuse import fuse_
 from equipoise.nn.gat import FusedGATConv
 from equipoise.nn.gatv2 import FusedGATv2Conv
 from equipoise.nn.gcn import FusedGCNConv
+from tests.real_data import require
 
 FUSED = (FusedGATv2Conv, FusedGATConv, FusedGCNConv)
 
@@ -196,14 +195,8 @@ def test_nothing_of_size_edges_times_width_is_made():
     assert arrays < edges * width * 4 / 4
 
 
-REAL = Path(os.environ.get("EQUIPOISE_DATA", Path(__file__).parents[3] / "shared" / "data"))
-
-
-@pytest.mark.skipif(
-    not (REAL / "Planetoid").is_dir(), reason="Cora is not here: set EQUIPOISE_DATA to the folder that has it"
-)
 def test_agrees_with_pyg_over_fifty_steps_on_cora():
-    data = load_dataset("cora", REAL)
+    data = load_dataset("cora", require("cora"))
     losses = []
     for fused in (False, True):
         model = pyg.GAT(1433, 16, num_layers=3, out_channels=7, v2=True, act="relu")

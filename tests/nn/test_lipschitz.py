@@ -1,5 +1,7 @@
 """Lipschitz normalisation against a loop over nodes, and where its divisor would be zero."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,19 +14,14 @@ from torch_geometric.nn import GATConv
 
 from equipoise.errors import ArchitectureError, ForwardError
 from equipoise.nn.lipschitz import LipschitzGATConv
+from tests import networks
 from tests.networks import neighbours, random_graph
 
 nodes = st.integers(1, 6)
 flags = st.booleans()
 
 
-def random_layer(seed: int, **options: object) -> LipschitzGATConv:
-    """A layer in float64 with no parameter at its special value."""
-    torch.manual_seed(seed)
-    conv = LipschitzGATConv(3, 2, **options).double()
-    for parameter in conv.parameters():
-        nn.init.normal_(parameter)
-    return conv
+random_layer = partial(networks.random_layer, LipschitzGATConv)
 
 
 def direct(conv: LipschitzGATConv, x: Tensor, edge_index: Tensor) -> Tensor:

@@ -1,5 +1,7 @@
 """ωGAT against a loop over nodes, against GATv2 (ω = 1) and against a linear layer (ω = 0)."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,19 +14,14 @@ from torch_geometric.nn import GATv2Conv
 
 from equipoise.errors import ArchitectureError, ForwardError
 from equipoise.nn.omega_gat import OmegaGATConv
+from tests import networks
 from tests.networks import neighbours, random_graph
 
 nodes = st.integers(1, 6)
 flags = st.booleans()
 
 
-def random_layer(seed: int, **options: object) -> OmegaGATConv:
-    """A layer in float64 with no parameter at its special value."""
-    torch.manual_seed(seed)
-    conv = OmegaGATConv(3, 2, **options).double()
-    for parameter in conv.parameters():
-        nn.init.normal_(parameter)
-    return conv
+random_layer = partial(networks.random_layer, OmegaGATConv)
 
 
 def direct(conv: OmegaGATConv, x: Tensor, edge_index: Tensor) -> Tensor:

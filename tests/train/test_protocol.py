@@ -1,6 +1,3 @@
-import os
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,6 +9,7 @@ from equipoise.errors import ChoiceError, TrainingError
 from equipoise.init.schemes import initialize_
 from equipoise.nn.stack import Stack
 from equipoise.train.protocol import train
+from tests.real_data import require
 
 NODES, FEATURES, CLASSES = 40, 6, 3
 
@@ -172,29 +170,19 @@ def test_mistakes_are_named(data):
         train(model, data, lr=0.1)
 
 
-REAL = Path(os.environ.get("EQUIPOISE_DATA", Path(__file__).parents[3] / "shared" / "data"))
-
-
-needs_cora = pytest.mark.skipif(
-    not (REAL / "Planetoid").is_dir(), reason="Cora is not here: set EQUIPOISE_DATA to the folder that has it"
-)
-
-
-@needs_cora
 @pytest.mark.slow
 @pytest.mark.parametrize(("scheme", "least", "most"), [("bal-o", 0.77, 1.0), ("xav", 0.0, 0.35)])
 def test_ten_layers_on_cora_at_the_rate_of_the_paper(scheme, least, most):
-    data = load_dataset("cora", REAL)
+    data = load_dataset("cora", require("cora"))
     model = Stack("gatv2", [1433, *[64] * 9, 7])
     initialize_(model, scheme, generator=torch.Generator().manual_seed(0))
     history = train(model, data, optimizer="sgd", lr=0.05, epochs=1500)
     assert least <= history.best_test_accuracy < most
 
 
-@needs_cora
 def test_balance_makes_ten_layers_train_on_cora():
     """A shortened form of the paper's contrast: 120 epochs at a larger rate instead of 5000."""
-    data = load_dataset("cora", REAL)
+    data = load_dataset("cora", require("cora"))
     accuracy = {}
     for scheme, epochs in (("xav", 60), ("bal-o", 120)):
         model = Stack("gatv2", [1433, *[64] * 9, 7])

@@ -38,7 +38,7 @@ def demo(
     with console.status("loading torch and PyG …"):
         from equipoise.demo.contrast import GRADIENT_EPOCH, SCHEMES, Settings, run_all
         from equipoise.demo.laws import show_laws
-        from equipoise.report.contrast import Line, contrast_table, draw_contrast
+        from equipoise.report.contrast import contrast_table, draw_contrast
         from equipoise.report.figures import save_figure
     laws_picture = show_laws(plot.with_stem(f"{plot.stem}-laws"), console)
 
@@ -59,19 +59,6 @@ def demo(
             progress.update(tasks[scheme], completed=epoch, says=f"validation {100 * accuracy:.1f} %")
 
         runs = run_all(settings, report, jobs)
-    lines = [
-        Line(
-            run.scheme,
-            run.history.test_accuracy,
-            run.history.loss,
-            run.gradients,
-            run.history.best_epoch,
-            run.history.best_test_accuracy,
-            run.moved,
-            run.history.outcome,
-        )
-        for run in runs
-    ]
-    console.print(contrast_table(lines))
-    picture = save_figure(draw_contrast(lines, str(settings), min(GRADIENT_EPOCH, settings.epochs)), plot)
+    console.print(contrast_table(runs))
+    picture = save_figure(draw_contrast(runs, str(settings), min(GRADIENT_EPOCH, settings.epochs)), plot)
     typer.echo(f"\npictures: {picture.resolve()}\n          {laws_picture.resolve()}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from equipoise.commands.terminal import epoch_bar, working
-from equipoise.errors import ChoiceError, TrainingError
+from equipoise.errors import TrainingError
 
 if TYPE_CHECKING:
     from equipoise.train.history import History
@@ -45,12 +45,10 @@ def train(
         import torch
 
         from equipoise.data.load import load_dataset
-        from equipoise.init.schemes import SCHEMES, initialize_
+        from equipoise.init.schemes import initialize_
         from equipoise.nn.stack import Stack
         from equipoise.train.protocol import train as run
 
-        if init not in SCHEMES:
-            raise ChoiceError("scheme", init, SCHEMES)
         if save is not None and not save.resolve().parent.is_dir():
             raise TrainingError(
                 f"there is no folder {save.resolve().parent} to save the model in", where=f"--save {save}"

@@ -20,6 +20,7 @@ from equipoise.data.load import load_dataset
 from equipoise.init.schemes import initialize_
 from equipoise.nn.functions import compile_for
 from equipoise.nn.stack import Stack
+from equipoise.report.contrast import Run
 from equipoise.train.history import History
 from equipoise.train.protocol import train
 from equipoise.train.quantities import relative_gradient_norm, share_moved
@@ -46,23 +47,6 @@ class Settings:
     def __str__(self) -> str:
         network = f"{self.layers}-layer GATv2 of width {self.width}"
         return f"{network} on {self.dataset}, SGD {self.lr:g}, {self.epochs} epochs, seed {self.seed}"
-
-
-@dataclass(frozen=True)
-class Run:
-    """One start and what came of it.
-
-    Attributes:
-        scheme: the initialisation.
-        history: curves and result.
-        moved: share of significant weights that changed by more than 5 % up to the best epoch.
-        gradients: ‖∇W‖/‖W‖ of every layer at epoch 25 (or the last, if there are fewer).
-    """
-
-    scheme: str
-    history: History
-    moved: float
-    gradients: list[float]
 
 
 def run_one(scheme: str, settings: Settings, report: Report) -> Run:

@@ -73,6 +73,22 @@ def _gather(ptr: Any, src: Any, v: int, h: int, weight: Any, z: Any, out: Any) -
 
 
 @inlined
+def _attend(ptr: Any, src: Any, v: int, h: int, kept: Any, alpha: Any, weight: Any, z: Any, out: Any) -> None:
+    """Scores to coefficients, what dropout leaves of them, and the sum that they weigh."""
+    _softmax(alpha, ptr[v], ptr[v + 1], h)
+    for k in range(ptr[v], ptr[v + 1]):
+        weight[k, h] = alpha[k, h] * kept[k, h] if len(kept) else alpha[k, h]
+    _gather(ptr, src, v, h, weight, z, out)
+
+
+@inlined
+def _score_gradient(grad: Any, v: int, z: Any, u: int, kept: Any, alpha: Any, k: int, h: int, D: Any) -> Any:
+    """Through the softmax: α (kept ⟨grad_v, z_u⟩ − D)."""
+    dalpha = _dot(grad, v, z, u, h)
+    return alpha[k, h] * ((dalpha * kept[k, h] if len(kept) else dalpha) - D)
+
+
+@inlined
 def _score(source: Any, u: int, target: Any, v: int, att: Any, h: int, slope: Any) -> Any:
     """a · LeakyReLU(source[u] + target[v])"""
     total = att[h, 0] * 0
@@ -105,10 +121,7 @@ def gatv2_forward(
         for h in range(source.shape[1]):
             for k in range(ptr[v], ptr[v + 1]):
                 alpha[k, h] = _score(source, src[k], target, v, att, h, slope)
-            _softmax(alpha, ptr[v], ptr[v + 1], h)
-            for k in range(ptr[v], ptr[v + 1]):
-                weight[k, h] = alpha[k, h] * kept[k, h] if len(kept) else alpha[k, h]
-            _gather(ptr, src, v, h, weight, source, out)
+            _attend(ptr, src, v, h, kept, alpha, weight, source, out)
 
 
 @compiled
@@ -136,8 +149,7 @@ def gatv2_back_to_targets(
             _clear(dtarget, v, h)
             for k in range(ptr[v], ptr[v + 1]):
                 u = src[k]
-                dalpha = _dot(grad, v, source, u, h)
-                d = alpha[k, h] * ((dalpha * kept[k, h] if len(kept) else dalpha) - D)
+                d = _score_gradient(grad, v, source, u, kept, alpha, k, h, D)
                 dscore[k, h] = d
                 flat = slope * d
                 for c in range(source.shape[2]):
@@ -198,10 +210,7 @@ def gat_forward(
             for k in range(ptr[v], ptr[v + 1]):
                 t = p[src[k], h] + q[v, h]
                 alpha[k, h] = max(t, slope * t)
-            _softmax(alpha, ptr[v], ptr[v + 1], h)
-            for k in range(ptr[v], ptr[v + 1]):
-                weight[k, h] = alpha[k, h] * kept[k, h] if len(kept) else alpha[k, h]
-            _gather(ptr, src, v, h, weight, z, out)
+            _attend(ptr, src, v, h, kept, alpha, weight, z, out)
 
 
 @compiled
@@ -227,8 +236,7 @@ def gat_back_to_targets(
             D = _dot(grad, v, out, v, h)
             dq[v, h] = 0
             for k in range(ptr[v], ptr[v + 1]):
-                dalpha = _dot(grad, v, z, src[k], h)
-                d = alpha[k, h] * ((dalpha * kept[k, h] if len(kept) else dalpha) - D)
+                d = _score_gradient(grad, v, z, src[k], kept, alpha, k, h, D)
                 d = d if p[src[k], h] + q[v, h] > 0 else slope * d
                 dscore[k, h] = d
                 dq[v, h] += d

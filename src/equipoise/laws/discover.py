@@ -114,13 +114,16 @@ def _solve(samples: Samples, slots: list[Slot], known: list[Terms], findings: Fi
     spent = pivots(vectors)
     unspent = [slot for number, slot in enumerate(slots) if number not in spent]
     samples.grow(unspent)
-    reached = [slot for slot in unspent if bool(samples.magnitude(slot).any())]  # not rows that no input looks up
-    free = [slot for slot in reached if _is_scale_free(samples, slot)]
-    bound = [slot for slot in reached if slot not in free]
-    found = [[(1, slot)] for slot in free]
-    if len(bound) > 1:
-        null = integer_null_vectors(torch.stack([samples.column(slot) for slot in bound], dim=1))
-        found += [list(zip(vector, bound, strict=True)) for vector in null]
+    columns = {slot: samples.column(slot) for slot in unspent}
+    found: list[Terms] = []
+    for slot in unspent:
+        size = float(samples.magnitude(slot).norm())
+        if float(columns[slot].norm()) <= SCALE_FREE * size:
+            del columns[slot]
+            found += [[(1, slot)]] if size else []  # no law: rows that no input looks up
+    if len(columns) > 1:
+        null = integer_null_vectors(torch.stack(list(columns.values()), dim=1))
+        found += [list(zip(vector, columns, strict=True)) for vector in null]
     short = shorten([_vector(terms, slots) for terms in found], vectors, first=len(outside))
     found = [[(sign, slot) for sign, slot in zip(vector, slots, strict=True) if sign] for vector in short]
     inside = [terms for terms in found if not any(slot in outside for _, slot in terms)]
@@ -132,10 +135,6 @@ def _solve(samples: Samples, slots: list[Slot], known: list[Terms], findings: Fi
 def _vector(terms: Terms, slots: list[Slot]) -> list[int]:
     signs = {slot: sign for sign, slot in terms}
     return [signs.get(slot, 0) for slot in slots]
-
-
-def _is_scale_free(samples: Samples, slot: Slot) -> bool:
-    return float(samples.column(slot).norm()) <= SCALE_FREE * float(samples.magnitude(slot).norm())
 
 
 def _law(terms: Terms, samples: Samples) -> Law:

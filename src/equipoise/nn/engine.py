@@ -33,7 +33,7 @@ def obstacle(conv: MessagePassing, x: Any, edge_index: Any, *extras: Any) -> str
     reasons = {
         f"features on {x.device.type}": x.device.type != "cpu" or edge_index.device.type != "cpu",
         f"features of {x.dtype}": x.dtype not in (torch.float32, torch.float64),
-        "messages against the direction of edges, or not summed": conv.flow != "source_to_target" or _aggregation(conv),
+        "messages against the direction of edges, or not summed": conv.flow != "source_to_target" or _not_summed(conv),
         "a function transform or compilation": torch.compiler.is_compiling()
         or torch._C._functorch.is_functorch_wrapped_tensor(x),
         "an explainer": bool(conv.explain),
@@ -48,5 +48,5 @@ def _wanted() -> bool:
     return engine == "fused"
 
 
-def _aggregation(conv: MessagePassing) -> bool:
+def _not_summed(conv: MessagePassing) -> bool:
     return conv.aggr not in ("add", "sum")

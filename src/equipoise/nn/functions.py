@@ -72,38 +72,33 @@ def _arrays(*tensors: Tensor) -> list[np.ndarray[Any, Any]]:
     return [tensor.detach().contiguous().numpy() for tensor in tensors]
 
 
+def _attended(
+    ctx: Any, kernel: Any, graph: Graph, inputs: tuple[Tensor, Tensor, Tensor], slope: float, kept: Tensor
+) -> Tensor:
+    """The way forward of both kinds of attention: features to pass on first, then what their scores are made of."""
+    z = inputs[0]
+    alpha = z.new_empty(graph.edges, z.shape[1])
+    weight = alpha if not len(kept) else torch.empty_like(alpha)
+    out = torch.empty_like(z, memory_format=torch.contiguous_format)
+    *arrays, k, al, w, o = _arrays(*inputs, kept, alpha, weight, out)
+    run(kernel, graph.ptr, graph.src, *arrays, arrays[0].dtype.type(slope), k, al, w, o)
+    ctx.graph, ctx.slope = graph, slope
+    ctx.save_for_backward(*inputs, kept, alpha, weight, out)
+    return out
+
+
 class _GATv2(Function):
     @staticmethod
     def forward(
         ctx: Any, graph: Graph, source: Tensor, target: Tensor, att: Tensor, slope: float, kept: Tensor
     ) -> Tensor:
-        alpha = source.new_empty(graph.edges, source.shape[1])
-        weight = alpha if not len(kept) else torch.empty_like(alpha)
-        out = torch.empty_like(source, memory_format=torch.contiguous_format)
-        s, t, a, k = _arrays(source, target, att, kept)
-        run(
-            kernels.gatv2_forward,
-            graph.ptr,
-            graph.src,
-            s,
-            t,
-            a,
-            s.dtype.type(slope),
-            k,
-            alpha.numpy(),
-            weight.numpy(),
-            out.numpy(),
-        )
-        ctx.graph, ctx.slope = graph, slope
-        ctx.save_for_backward(source, target, att, kept, alpha, weight, out)
-        return out
+        return _attended(ctx, kernels.gatv2_forward, graph, (source, target, att), slope, kept)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        source, target, att, kept, alpha, weight, out = ctx.saved_tensors
         graph: Graph = ctx.graph
-        s, t, a, k, al, w, o, g = _arrays(source, target, att, kept, alpha, weight, out, grad)
+        s, t, a, k, al, w, o, g = _arrays(*ctx.saved_tensors, grad)
         slope = s.dtype.type(ctx.slope)
         dscore, dsource, dtarget = np.empty_like(al), np.empty_like(s), np.empty_like(t)
         parts = parts_of(graph.ptr)
@@ -123,26 +118,7 @@ class _GATv2(Function):
 class _GAT(Function):
     @staticmethod
     def forward(ctx: Any, graph: Graph, z: Tensor, p: Tensor, q: Tensor, slope: float, kept: Tensor) -> Tensor:
-        alpha = z.new_empty(graph.edges, z.shape[1])
-        weight = alpha if not len(kept) else torch.empty_like(alpha)
-        out = torch.empty_like(z, memory_format=torch.contiguous_format)
-        za, pa, qa, k = _arrays(z, p, q, kept)
-        run(
-            kernels.gat_forward,
-            graph.ptr,
-            graph.src,
-            za,
-            pa,
-            qa,
-            za.dtype.type(slope),
-            k,
-            alpha.numpy(),
-            weight.numpy(),
-            out.numpy(),
-        )
-        ctx.graph, ctx.slope = graph, slope
-        ctx.save_for_backward(z, p, q, kept, alpha, weight, out)
-        return out
+        return _attended(ctx, kernels.gat_forward, graph, (z, p, q), slope, kept)
 
     @staticmethod
     @once_differentiable
