@@ -101,6 +101,14 @@ def test_a_changed_edge_index_is_noticed(graph):
     torch.testing.assert_close(second, stock(x, edge_index))
 
 
+def test_layers_with_other_edge_weights_share_an_edge_index(graph, kernel_calls):
+    x, edge_index = graph
+    for options in ({}, {"improved": True}, {"add_self_loops": False}):
+        stock = pyg.GCNConv(5, 4, **options).double()
+        torch.testing.assert_close(fuse_(copy.deepcopy(stock))(x, edge_index), stock(x, edge_index))
+    assert kernel_calls
+
+
 @pytest.mark.parametrize("make", [pyg.GATv2Conv, pyg.GATConv])
 def test_attention_dropout(make, graph, kernel_calls):
     x, edge_index = graph
