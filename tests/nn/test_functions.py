@@ -49,15 +49,47 @@ def agree(fast, slow, inputs, tolerance):
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 2e-5)])
+wide = functions._filled
+
+
+def attention(function, graph, inputs, k, relu=False):
+    """As the public functions have it, with dropout's choice given."""
+    C = inputs[0].shape[-1]
+    filled = [wide(t) if function is functions._GATv2 or t is inputs[0] else t for t in inputs]
+    return function.apply(graph, *filled, 0.2, k, relu)[..., :C]
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
 class TestAgainstTheTwin:
     @cases
     def test_gatv2(self, dtype, tolerance, graph, H, C, seed, dropped):
         inputs = leaves(seed, dtype, (graph.nodes, H, C), (graph.nodes, H, C), (H, C))
         k = kept(graph, H, seed, dtype, dropped)
         agree(
-            lambda s, t, a: functions._GATv2.apply(graph, s, t, a, 0.2, k),
+            lambda s, t, a: attention(functions._GATv2, graph, (s, t, a), k),
             lambda s, t, a: reference.gatv2_attention(graph, s, t, a, 0.2, k),
+            inputs,
+            tolerance,
+        )
+
+    @cases
+    def test_gatv2_shared_with_relu(self, dtype, tolerance, graph, H, C, seed, dropped):
+        inputs = leaves(seed, dtype, (graph.nodes, H, C), (H, C))
+        k = kept(graph, H, seed, dtype, dropped)
+        agree(
+            lambda z, a: functions._GATv2.apply(graph, wide(z), None, wide(a), 0.2, k, True)[..., :C],
+            lambda z, a: reference.gatv2_attention(graph, z, z, a, 0.2, k).relu(),
+            inputs,
+            tolerance,
+        )
+
+    @cases
+    def test_gat_with_relu(self, dtype, tolerance, graph, H, C, seed, dropped):
+        inputs = leaves(seed, dtype, (graph.nodes, H, C), (graph.nodes, H), (graph.nodes, H))
+        k = kept(graph, H, seed, dtype, dropped)
+        agree(
+            lambda z, p, q: attention(functions._GAT, graph, (z, p, q), k, relu=True),
+            lambda z, p, q: reference.gat_attention(graph, z, p, q, 0.2, k).relu(),
             inputs,
             tolerance,
         )
@@ -67,7 +99,7 @@ class TestAgainstTheTwin:
         inputs = leaves(seed, dtype, (graph.nodes, H, C), (graph.nodes, H), (graph.nodes, H))
         k = kept(graph, H, seed, dtype, dropped)
         agree(
-            lambda z, p, q: functions._GAT.apply(graph, z, p, q, 0.2, k),
+            lambda z, p, q: attention(functions._GAT, graph, (z, p, q), k),
             lambda z, p, q: reference.gat_attention(graph, z, p, q, 0.2, k),
             inputs,
             tolerance,
@@ -84,6 +116,43 @@ class TestAgainstTheTwin:
         )
 
 
+@pytest.mark.parametrize("C", [64, 128, 200, 512])
+def test_wide_features_in_several_blocks(C):
+    graph = random_graph(30, 120)
+    inputs = leaves(0, torch.float64, (30, 2, C), (30, 2, C), (2, C))
+    none = torch.empty(0, dtype=torch.float64)
+    agree(
+        lambda s, t, a: functions.gatv2_attention(graph, s, t, a, 0.2),
+        lambda s, t, a: reference.gatv2_attention(graph, s, t, a, 0.2, none),
+        inputs,
+        1e-10,
+    )
+    agree(
+        lambda z: functions.gat_attention(graph, z, z[..., 0], z[..., 1], 0.2),
+        lambda z: reference.gat_attention(graph, z, z[..., 0], z[..., 1], 0.2, none),
+        inputs[:1],
+        1e-10,
+    )
+
+
+@pytest.mark.parametrize("kind", ["gatv2", "gat"])
+def test_nodes_without_a_gradient_are_left_out_of_the_way_back(kind):
+    """A gradient at two nodes only, over two layers with ReLUs."""
+    graph, z = random_graph(400, 500), leaves(0, torch.float64, (400, 2, 8))[0]
+    a, none = leaves(1, torch.float64, (2, 8))[0], torch.empty(0, dtype=torch.float64)
+
+    def layer(module, h, *last):
+        if kind == "gatv2":
+            return module.gatv2_attention(graph, h, h, a, 0.2, *last)
+        return module.gat_attention(graph, h, h[..., 0], h[..., 1], 0.2, *last)
+
+    fused = layer(functions, layer(functions, z, 0.0, True), 0.0, True)
+    plain = layer(reference, layer(reference, z, none).relu(), none).relu()
+    gradients = [torch.autograd.grad(out[[3, 7]].sum(), z)[0] for out in (fused, plain)]
+    assert 0 < int((gradients[0].abs().sum(dim=(1, 2)) > 0).sum()) < 40
+    torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-12)
+
+
 @given(graphs(), st.integers(1, 3), st.integers(1, 3), seeds)
 @settings(max_examples=10)
 def test_gradcheck(graph, H, C, seed):
@@ -91,6 +160,11 @@ def test_gradcheck(graph, H, C, seed):
     assert gradcheck(lambda s, t, a: functions.gatv2_attention(graph, s, t, a, 0.2, 0.0), (s, t, a))
     z, p, q = leaves(seed, torch.float64, (graph.nodes, H, C), (graph.nodes, H), (graph.nodes, H))
     assert gradcheck(lambda z, p, q: functions.gat_attention(graph, z, p, q, 0.2, 0.0), (z, p, q))
+
+
+def random_graph(nodes, edges):
+    generator = torch.Generator().manual_seed(0)
+    return build_graph(torch.randint(0, nodes, (2, edges), generator=generator), nodes, True)
 
 
 def ring(nodes):
@@ -122,14 +196,15 @@ def test_nan_is_not_swallowed():
 def test_the_same_numbers_to_the_bit_for_a_number_of_threads(threads_used, monkeypatch):
     monkeypatch.setattr(threads, "SMALL", 0)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads_used)
-    graph = build_graph(torch.randint(0, 50, (2, 400), generator=torch.Generator().manual_seed(0)), 50, True)
+    graph = random_graph(900, 4000)
+    assert len(threads.parts_of(graph.ptr)) == threads_used
     results = []
     for _ in range(3):
-        inputs = leaves(0, torch.float32, (50, 2, 8), (50, 2, 8), (2, 8))
+        inputs = leaves(0, torch.float32, (900, 2, 8), (900, 2, 8), (2, 8))
         functions.gatv2_attention(graph, *inputs, 0.2, 0.0).sum().backward()
         results.append([leaf.grad for leaf in inputs])
     assert all(torch.equal(a, b) for other in results[1:] for a, b in zip(results[0], other, strict=True))
-    inputs = leaves(0, torch.float32, (50, 2, 8), (50, 2, 8), (2, 8))
+    inputs = leaves(0, torch.float32, (900, 2, 8), (900, 2, 8), (2, 8))
     reference.gatv2_attention(graph, *inputs, 0.2, torch.empty(0, 2)).sum().backward()
     for a, b in zip(results[0], inputs, strict=True):
         torch.testing.assert_close(a, b.grad, rtol=1e-4, atol=1e-5)

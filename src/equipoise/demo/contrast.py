@@ -74,7 +74,7 @@ def run_all(settings: Settings, report: Report, jobs: int | None = None) -> list
     """Train all four, one process a core, one thread each; ``report`` is called here as they go on."""
     jobs = min(jobs or os.cpu_count() or 1, len(SCHEMES))
     load_dataset(settings.dataset, settings.root)  # what is missing is said, or downloaded, once and here
-    compile_for("gatv2", torch.float32)  # once and here, too: processes must not fill the cache side by side
+    compile_for("gatv2", torch.float32, 64)  # once and here, too: processes must not fill the cache side by side
     context = multiprocessing.get_context("spawn")  # forked children inherit thread pools that no longer work
     queue: Queue[News] = context.Queue()
     stop = context.Event()

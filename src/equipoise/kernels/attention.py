@@ -1,264 +1,130 @@
-"""Attention over a graph, target by target: scores, softmax and weighted sum in one visit, and the way back.
+"""What both kinds of attention share: softmax and weighted sum of a node in one visit, and the way back through them.
 
-Features are (nodes, heads, channels); scores and coefficients (edges, heads), in the order by target. Each kernel works
-on a range of nodes and writes to rows of that range only, so ranges can run side by side without atomics; what is
-summed over all nodes is summed range by range, in order.
+Features are (nodes, heads, channels), scores and coefficients (edges, heads) in the order by target, all of them flat;
+channels come in ``blocks`` of lanes. Each kernel works on a range of nodes and writes to rows of that range only,
+so ranges can run side by side without atomics; what is summed over all nodes is summed range by range, in order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-from numba import njit
 
-Kernel = TypeVar("Kernel", bound=Callable[..., Any])
-
-
-FAST = {"reassoc", "contract", "nsz", "arcp"}  # sums may be reordered; NaN and infinity keep their meaning
-
-
-def compiled(kernel: Kernel) -> Kernel:
-    """Compile at the first call, once per machine."""
-    return njit(cache=True, nogil=True, fastmath=FAST)(kernel)  # type: ignore[return-value]
-
-
-def inlined(step: Kernel) -> Kernel:
-    """A step of a kernel, written into it: a call would cost more than the step."""
-    return njit(inline="always", fastmath=FAST)(step)  # type: ignore[return-value]
+from equipoise.kernels.compiled import inlined
+from equipoise.kernels.exponential import exponential
+from equipoise.kernels.lanes import any_nonzero, fill, if_positive, load, rectified, store, total
 
 
 @inlined
-def _dot(x: Any, i: int, y: Any, j: int, h: int) -> Any:
-    total = x[i, h, 0] * 0
-    for c in range(x.shape[2]):
-        total += x[i, h, c] * y[j, h, c]
-    return total
+def dot(first: Any, x: Any, i: int, y: Any, j: int, blocks: Any) -> Any:
+    """⟨x[i:], y[j:]⟩ over the channels, with the first block of x in hand: loaded once for all edges of a node."""
+    lanes = blocks[0]
+    sums = first * load(y, j, lanes)
+    for b in range(1, len(blocks)):
+        c = b * len(lanes)
+        sums = sums + load(x, i + c, lanes) * load(y, j + c, lanes)
+    return total(sums)
 
 
 @inlined
-def _add_scaled(a: Any, x: Any, i: int, y: Any, j: int, h: int) -> None:
-    for c in range(x.shape[2]):
-        y[j, h, c] += a * x[i, h, c]
-
-
-@inlined
-def _clear(y: Any, j: int, h: int) -> None:
-    for c in range(y.shape[2]):
-        y[j, h, c] = 0
-
-
-@inlined
-def _softmax(alpha: Any, begin: int, end: int, h: int) -> None:
-    """Scores to coefficients; the largest is taken off first, so that no score is too large."""
-    if begin == end:
-        return
-    largest = alpha[begin, h]
-    for k in range(begin + 1, end):
-        largest = max(largest, alpha[k, h])
-    total = largest * 0
-    for k in range(begin, end):
-        alpha[k, h] = np.exp(alpha[k, h] - largest)
-        total += alpha[k, h]
-    for k in range(begin, end):
-        alpha[k, h] /= total
-
-
-@inlined
-def _gather(ptr: Any, src: Any, v: int, h: int, weight: Any, z: Any, out: Any) -> None:
-    _clear(out, v, h)
-    for k in range(ptr[v], ptr[v + 1]):
-        _add_scaled(weight[k, h], z, src[k], out, v, h)
-
-
-@inlined
-def _attend(ptr: Any, src: Any, v: int, h: int, kept: Any, alpha: Any, weight: Any, z: Any, out: Any) -> None:
-    """Scores to coefficients, what dropout leaves of them, and the sum that they weigh."""
-    _softmax(alpha, ptr[v], ptr[v + 1], h)
-    for k in range(ptr[v], ptr[v + 1]):
-        weight[k, h] = alpha[k, h] * kept[k, h] if len(kept) else alpha[k, h]
-    _gather(ptr, src, v, h, weight, z, out)
-
-
-@inlined
-def _score_gradient(grad: Any, v: int, z: Any, u: int, kept: Any, alpha: Any, k: int, h: int, D: Any) -> Any:
-    """Through the softmax: α (kept ⟨grad_v, z_u⟩ − D)."""
-    dalpha = _dot(grad, v, z, u, h)
-    return alpha[k, h] * ((dalpha * kept[k, h] if len(kept) else dalpha) - D)
-
-
-@inlined
-def _score(source: Any, u: int, target: Any, v: int, att: Any, h: int, slope: Any) -> Any:
-    """a · LeakyReLU(source[u] + target[v])"""
-    total = att[h, 0] * 0
-    for c in range(source.shape[2]):
-        t = source[u, h, c] + target[v, h, c]
-        total += att[h, c] * max(t, slope * t)
-    return total
-
-
-@compiled
-def gatv2_forward(
-    lo: int,
-    hi: int,
+def attend(
+    first: int,
+    last: int,
     ptr: Any,
     src: Any,
-    source: Any,
-    target: Any,
-    att: Any,
-    slope: Any,
+    order: Any,
+    z: Any,
     kept: Any,
     alpha: Any,
     weight: Any,
     out: Any,
+    relu: bool,
+    H: int,
+    blocks: Any,
 ) -> None:
-    """out[v] = Σ_u α_uv kept_uv source[u] with α = softmax_u a · LeakyReLU(source[u] + target[v]).
+    """Scores to coefficients, what dropout leaves of them to ``weight``, and the sums that they weigh.
 
-    ``kept`` is empty, or what dropout leaves of each coefficient; ``weight`` becomes α · kept.
+    Scores come in ``alpha``, each node's largest taken off, so that none is too large. A node has few edges, and every
+    loop over them ends with a guess of the processor's gone wrong: so there are few loops.
     """
-    for v in range(lo, hi):
-        for h in range(source.shape[1]):
+    lanes, row = blocks[0], H * len(blocks) * len(blocks[0])
+    scores = alpha[ptr[first] * H : ptr[last] * H]  # from 0 on: an index that may be negative is not vectorised
+    for k in range(len(scores)):
+        scores[k] = exponential(scores[k])
+    for i in range(first, last):
+        v = order[i]
+        for h in range(H):
+            norm = alpha.dtype.type(0)
             for k in range(ptr[v], ptr[v + 1]):
-                alpha[k, h] = _score(source, src[k], target, v, att, h, slope)
-            _attend(ptr, src, v, h, kept, alpha, weight, source, out)
-
-
-@compiled
-def gatv2_back_to_targets(
-    lo: int,
-    hi: int,
-    ptr: Any,
-    src: Any,
-    source: Any,
-    target: Any,
-    att: Any,
-    slope: Any,
-    kept: Any,
-    alpha: Any,
-    out: Any,
-    grad: Any,
-    dscore: Any,
-    dtarget: Any,
-    datt: Any,
-) -> None:
-    """Gradients of scores, of target features, and (added up) of attention; D = ⟨grad_v, out_v⟩ serves all edges."""
-    for v in range(lo, hi):
-        for h in range(source.shape[1]):
-            D = _dot(grad, v, out, v, h)
-            _clear(dtarget, v, h)
+                norm += alpha[k * H + h]
+            share = alpha.dtype.type(1) / norm  # of a node without edges: never used
             for k in range(ptr[v], ptr[v + 1]):
-                u = src[k]
-                d = _score_gradient(grad, v, source, u, kept, alpha, k, h, D)
-                dscore[k, h] = d
-                flat = slope * d
-                for c in range(source.shape[2]):
-                    t = source[u, h, c] + target[v, h, c]
-                    dtarget[v, h, c] += (d if t > 0 else flat) * att[h, c]
-                for c in range(source.shape[2]):
-                    t = source[u, h, c] + target[v, h, c]
-                    datt[h, c] += (d if t > 0 else flat) * t
+                alpha[k * H + h] *= share
+    if len(kept):
+        for k in range(ptr[first] * H, ptr[last] * H):
+            weight[k] = alpha[k] * kept[k]
+    for i in range(first, last):
+        v = order[i]
+        for h in range(H):
+            for b in range(len(blocks)):
+                c = (h * len(blocks) + b) * len(lanes)
+                sums = fill(z, 0, lanes)
+                for k in range(ptr[v], ptr[v + 1]):
+                    sums = sums + fill(z, weight[k * H + h], lanes) * load(z, src[k] * row + c, lanes)
+                store(out, v * row + c, rectified(sums) if relu else sums)
 
 
-@compiled
-def gatv2_back_to_sources(
-    lo: int,
-    hi: int,
-    tptr: Any,
-    dst: Any,
-    edge: Any,
-    source: Any,
-    target: Any,
-    att: Any,
-    slope: Any,
-    weight: Any,
-    grad: Any,
-    dscore: Any,
-    dsource: Any,
-) -> None:
-    """Gradient of source features, from all targets that listen to them."""
-    for u in range(lo, hi):
-        for h in range(source.shape[1]):
-            _clear(dsource, u, h)
-            for k in range(tptr[u], tptr[u + 1]):
-                v, e = dst[k], edge[k]
-                a, d = weight[e, h], dscore[e, h]
-                flat = slope * d
-                for c in range(source.shape[2]):
-                    t = source[u, h, c] + target[v, h, c]
-                    dsource[u, h, c] += a * grad[v, h, c] + (d if t > 0 else flat) * att[h, c]
+@inlined
+def lowest(like: Any) -> Any:
+    """Below all scores, in the array's own precision."""
+    return like.dtype.type(-np.inf)
 
 
-@compiled
-def gat_forward(
-    lo: int,
-    hi: int,
+@inlined
+def less_largest(v: int, h: int, ptr: Any, alpha: Any, largest: Any, H: int) -> None:
+    """Take a node's largest score off all of them."""
+    for k in range(ptr[v], ptr[v + 1]):
+        alpha[k * H + h] -= largest
+
+
+@inlined
+def before_relu(place: int, out: Any, grad: Any, dout: Any, relu: bool, blocks: Any) -> bool:
+    """The gradient of a node before the ReLU, to ``dout``, and whether there is any.
+
+    A node that reaches no training node has none, and neither have its edges: they are left out.
+    """
+    lanes, active = blocks[0], False
+    for b in range(len(blocks)):
+        c = place + b * len(lanes)
+        g = load(grad, c, lanes)
+        if relu:
+            g = if_positive(load(out, c, lanes), g, fill(out, 0, lanes))
+            store(dout, c, g)
+        active |= any_nonzero(g)
+    return active
+
+
+@inlined
+def score_gradients(
+    v: int,
+    h: int,
     ptr: Any,
     src: Any,
     z: Any,
-    p: Any,
-    q: Any,
-    slope: Any,
-    kept: Any,
-    alpha: Any,
-    weight: Any,
-    out: Any,
-) -> None:
-    """out[v] = Σ_u α_uv kept_uv z[u] with α = softmax_u LeakyReLU(p[u] + q[v])."""
-    for v in range(lo, hi):
-        for h in range(z.shape[1]):
-            for k in range(ptr[v], ptr[v + 1]):
-                t = p[src[k], h] + q[v, h]
-                alpha[k, h] = max(t, slope * t)
-            _attend(ptr, src, v, h, kept, alpha, weight, z, out)
-
-
-@compiled
-def gat_back_to_targets(
-    lo: int,
-    hi: int,
-    ptr: Any,
-    src: Any,
-    z: Any,
-    p: Any,
-    q: Any,
-    slope: Any,
     kept: Any,
     alpha: Any,
     out: Any,
-    grad: Any,
+    dout: Any,
     dscore: Any,
-    dq: Any,
+    H: int,
+    blocks: Any,
 ) -> None:
-    """Gradients of the sums p[u] + q[v] (edge by edge) and of q."""
-    for v in range(lo, hi):
-        for h in range(z.shape[1]):
-            D = _dot(grad, v, out, v, h)
-            dq[v, h] = 0
-            for k in range(ptr[v], ptr[v + 1]):
-                d = _score_gradient(grad, v, z, src[k], kept, alpha, k, h, D)
-                d = d if p[src[k], h] + q[v, h] > 0 else slope * d
-                dscore[k, h] = d
-                dq[v, h] += d
-
-
-@compiled
-def gat_back_to_sources(
-    lo: int, hi: int, tptr: Any, dst: Any, edge: Any, weight: Any, grad: Any, dscore: Any, dz: Any, dp: Any
-) -> None:
-    """Gradients of z and of p."""
-    for u in range(lo, hi):
-        for h in range(dz.shape[1]):
-            _clear(dz, u, h)
-            dp[u, h] = 0
-            for k in range(tptr[u], tptr[u + 1]):
-                _add_scaled(weight[edge[k], h], grad, dst[k], dz, u, h)
-                dp[u, h] += dscore[edge[k], h]
-
-
-@compiled
-def weighted_sum(lo: int, hi: int, ptr: Any, other: Any, weight: Any, z: Any, out: Any) -> None:
-    """out[v] = Σ_u weight_uv z[u] with weights that are given: GCN; with the edges by source it is its own way back."""
-    for v in range(lo, hi):
-        for h in range(z.shape[1]):
-            _gather(ptr, other, v, h, weight, z, out)
+    """dscore_uv = α (kept ⟨dout_v, z_u⟩ − D), with D = ⟨dout_v, out_v⟩ instead of a second sum over edges."""
+    C = len(blocks) * len(blocks[0])
+    here = (v * H + h) * C
+    first = load(dout, here, blocks[0])
+    D = dot(first, dout, here, out, here, blocks)
+    for k in range(ptr[v], ptr[v + 1]):
+        dalpha = dot(first, dout, here, z, (src[k] * H + h) * C, blocks)
+        dscore[k * H + h] = alpha[k * H + h] * ((dalpha * kept[k * H + h] if len(kept) else dalpha) - D)

@@ -25,7 +25,7 @@ def gat_attention(graph: Graph, z: Tensor, p: Tensor, q: Tensor, slope: float, k
 def weighted_sum(graph: Graph, weight: Tensor, z: Tensor) -> Tensor:
     """Σ_u weight_uv z[u]."""
     src, dst = _ends(graph)
-    return torch.zeros_like(z).index_add(0, dst, weight[:, None] * z[src])
+    return z.new_zeros(graph.nodes, z.shape[1]).index_add(0, dst, weight[:, None] * z[src])
 
 
 def _ends(graph: Graph) -> tuple[Tensor, Tensor]:

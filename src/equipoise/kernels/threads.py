@@ -1,36 +1,50 @@
-"""Kernels over ranges of nodes, as many at a time as torch has threads."""
+"""Kernels over ranges of nodes, as many at a time as torch has threads.
+
+Where torch brings GNU's OpenMP, the ranges run on torch's own threads. These wait for work by turning round and round
+for a while; threads of another pool would compete with them for the same cores, and on two cores win nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-SMALL = 4096  # fewer edges than this are done before another thread has woken up
+from equipoise.kernels.csr import CHUNK
+
+SMALL = 50_000  # fewer edges than this are done before another thread has begun
+
+Task = Callable[[], None]
+Team = Callable[[Task, int], None]  # calls a task on so many threads at a time and waits for all
 
 
 def ranges(ptr: NDArray[np.int64], threads: int) -> list[tuple[int, int]]:
-    """The nodes in as many ranges as there are threads, with about as many edges each.
+    """The nodes in as many ranges as there are threads, of whole chunks, with about as many edges each.
 
     Example:
-        >>> ranges(np.array([0, 6, 7, 8, 12]), 2)
-        [(0, 1), (1, 4)]
+        >>> ranges(np.arange(0, 10_000, 10), 2)
+        [(0, 512), (512, 999)]
     """
     nodes = len(ptr) - 1
     goals = [ptr[-1] * part / threads for part in range(1, threads)]
-    cuts = [0, *(int(cut) for cut in np.searchsorted(ptr, goals)), nodes]
+    cuts = [0, *(round(int(cut) / CHUNK) * CHUNK for cut in np.searchsorted(ptr, goals)), nodes]
+    cuts = [min(cut, nodes) for cut in cuts]
     return [(lo, hi) for lo, hi in pairwise(cuts) if lo < hi] or [(0, nodes)]
 
 
 def parts_of(ptr: NDArray[np.int64]) -> list[tuple[int, int]]:
     """The ranges that :func:`run` works on: one a thread, or one alone where there is little to do."""
-    return ranges(ptr, torch.get_num_threads() if ptr[-1] >= SMALL else 1)
+    threads = torch.get_num_threads()
+    return ranges(ptr, threads) if threads > 1 and ptr[-1] >= SMALL else [(0, len(ptr) - 1)]
 
 
 def run(kernel: Callable[..., None], ptr: NDArray[np.int64], *arguments: Any) -> None:
@@ -39,10 +53,49 @@ def run(kernel: Callable[..., None], ptr: NDArray[np.int64], *arguments: Any) ->
     if len(parts) == 1:
         kernel(*parts[0], ptr, *arguments)
         return
-    waiting = [_pool(len(parts) - 1).submit(kernel, lo, hi, ptr, *arguments) for lo, hi in parts[1:]]
-    kernel(*parts[0], ptr, *arguments)
-    for part in waiting:
-        part.result()
+    todo, errors = iter(parts), []
+
+    def work() -> None:
+        # Whoever is free takes the next range, so all are done, however many threads there are in the end.
+        for lo, hi in _one_by_one(todo):
+            try:
+                kernel(lo, hi, ptr, *arguments)
+            except Exception as error:
+                errors.append(error)
+
+    (_torch_team() or _own_team)(work, len(parts))
+    if errors:
+        raise errors[0]
+
+
+def _one_by_one(items: Iterator[Any]) -> Iterator[Any]:
+    while (item := next(items, None)) is not None:
+        yield item
+
+
+@cache
+def _torch_team() -> Team | None:
+    """Torch's threads; None where they are not GNU's, as on macOS."""
+    try:
+        loaded = Path("/proc/self/maps").read_text().split() if sys.platform == "linux" else []
+        library = ctypes.CDLL(next(word for word in loaded if "libgomp" in Path(word).name))
+    except (StopIteration, OSError):
+        return None
+    entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    library.GOMP_parallel.argtypes = [entry, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
+    library.GOMP_parallel.restype = None
+
+    def team(task: Task, threads: int) -> None:
+        library.GOMP_parallel(entry(lambda _: task()), None, threads, 0)
+
+    return team
+
+
+def _own_team(task: Task, threads: int) -> None:
+    waiting = [_pool(threads - 1).submit(task) for _ in range(threads - 1)]
+    task()
+    for other in waiting:
+        other.result()
 
 
 @cache

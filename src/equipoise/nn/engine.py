@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.nn import MessagePassing
+from torch_geometric.nn import GATConv, GCNConv, MessagePassing
 
 from equipoise.errors import ChoiceError
 from equipoise.kernels.csr import Graphs
@@ -37,6 +37,9 @@ def obstacle(conv: MessagePassing, x: Any, edge_index: Any, *extras: Any) -> str
         "a function transform or compilation": torch.compiler.is_compiling()
         or torch._C._functorch.is_functorch_wrapped_tensor(x),
         "an explainer": bool(conv.explain),
+        "two matrices, one for each kind of nodes": isinstance(conv, GATConv) and conv.lin is None,
+        "weights that are not normalised": isinstance(conv, GCNConv) and not conv.normalize,
+        "a cached normalisation": isinstance(conv, GCNConv) and bool(conv.cached),
     }
     return next((reason for reason, holds in reasons.items() if holds), "")
 

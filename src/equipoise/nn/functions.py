@@ -9,127 +9,214 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from equipoise.kernels import attention as kernels
-from equipoise.kernels.csr import Graph, build_graph
+from equipoise.kernels import gat, gatv2
+from equipoise.kernels.csr import Graph, build_graph, reached
+from equipoise.kernels.lanes import Blocks, blocks_for, filled_up
+from equipoise.kernels.spmm import weighted_sum as weighted_sum_kernel
 from equipoise.kernels.threads import parts_of, run
 
-
-def gatv2_attention(graph: Graph, source: Tensor, target: Tensor, att: Tensor, slope: float, dropout: float) -> Tensor:
-    """Σ_u α_uv source[u] with α = softmax_u a · LeakyReLU(source[u] + target[v]); (nodes, heads, channels) each."""
-    compile_for("gatv2", source.dtype)
-    out: Tensor = _GATv2.apply(graph, source, target, att, slope, _kept(graph, source, dropout))  # type: ignore[no-untyped-call]
-    return out
+Array = np.ndarray[Any, Any]
+NOTHING, ALL = np.empty(0, np.int32), np.empty(0, np.bool_)  # no order but the given one; no choice of rows
 
 
-def gat_attention(graph: Graph, z: Tensor, p: Tensor, q: Tensor, slope: float, dropout: float) -> Tensor:
+def gatv2_attention(
+    graph: Graph,
+    source: Tensor,
+    target: Tensor | None,
+    att: Tensor,
+    slope: float,
+    dropout: float = 0.0,
+    relu: bool = False,
+) -> Tensor:
+    """Σ_u α_uv source[u] with α = softmax_u a · LeakyReLU(source[u] + target[v]); (nodes, heads, channels) each.
+
+    Without ``target`` it is the source; with ``relu`` the ReLU of all that.
+    """
+    compile_for("gatv2", source.dtype, source.shape[-1])
+    wide = [_filled(features) if features is not None else None for features in (source, target, att)]
+    out: Tensor = _GATv2.apply(graph, *wide, slope, _kept(graph, source, dropout), relu)  # type: ignore[no-untyped-call]
+    return out[..., : source.shape[-1]]
+
+
+def gat_attention(
+    graph: Graph, z: Tensor, p: Tensor, q: Tensor, slope: float, dropout: float = 0.0, relu: bool = False
+) -> Tensor:
     """Σ_u α_uv z[u] with α = softmax_u LeakyReLU(p[u] + q[v]); z (nodes, heads, channels), p and q (nodes, heads)."""
-    compile_for("gat", z.dtype)
-    out: Tensor = _GAT.apply(graph, z, p, q, slope, _kept(graph, z, dropout))  # type: ignore[no-untyped-call]
-    return out
+    compile_for("gat", z.dtype, z.shape[-1])
+    out: Tensor = _GAT.apply(graph, _filled(z), p, q, slope, _kept(graph, z, dropout), relu)  # type: ignore[no-untyped-call]
+    return out[..., : z.shape[-1]]
 
 
 def weighted_sum(graph: Graph, weight: Tensor, z: Tensor) -> Tensor:
     """Σ_u weight_uv z[u]; z is (nodes, channels), weights are in the graph's order by target and get no gradient."""
-    compile_for("gcn", z.dtype)
-    out: Tensor = _WeightedSum.apply(graph, weight, z)  # type: ignore[no-untyped-call]
-    return out
+    compile_for("gcn", z.dtype, z.shape[-1])
+    out: Tensor = _WeightedSum.apply(graph, weight, _filled(z))  # type: ignore[no-untyped-call]
+    return out[..., : z.shape[-1]]
+
+
+def compile_for(kind: str, dtype: torch.dtype, channels: int) -> None:
+    """Compile the kernels of one kind of layer, or load them; says so if that takes its time, once on a machine."""
+    _compile(kind, dtype, filled_up(channels))
 
 
 @cache
-def compile_for(kind: str, dtype: torch.dtype) -> None:
-    """Compile the kernels of one kind of layer, or load them; says so if that takes its time, once on a machine."""
+def _compile(kind: str, dtype: torch.dtype, channels: int) -> None:
     message = "equipoise: compiling kernels for this machine, once …"
     notice = threading.Timer(1.0, lambda: print(message, file=sys.stderr, flush=True))
     notice.daemon = True
     notice.start()
     try:
         graph = build_graph(torch.zeros(2, 0, dtype=torch.long), nodes=2, self_loops=True)
-        z, p, one = (torch.ones(shape, dtype=dtype, requires_grad=True) for shape in ((2, 1, 2), (2, 1), (1, 2)))
+        z, p, a = (torch.ones(s, dtype=dtype, requires_grad=True) for s in ((2, 1, channels), (2, 1), (1, channels)))
+        kept = _kept(graph, z, 0.0)
         with torch.enable_grad():
             out: Tensor = {
-                "gatv2": lambda: _GATv2.apply(graph, z, z, one, 0.2, _kept(graph, z, 0.0)),  # type: ignore[no-untyped-call]
-                "gat": lambda: _GAT.apply(graph, z, p, p, 0.2, _kept(graph, z, 0.0)),  # type: ignore[no-untyped-call]
-                "gcn": lambda: _WeightedSum.apply(graph, one.detach()[0], z[:, 0]),  # type: ignore[no-untyped-call]
+                "gatv2": lambda: _GATv2.apply(graph, z, None, a, 0.2, kept, False),  # type: ignore[no-untyped-call]
+                "gat": lambda: _GAT.apply(graph, z, p, p, 0.2, kept, False),  # type: ignore[no-untyped-call]
+                "gcn": lambda: _WeightedSum.apply(graph, p.detach()[:, 0], z[:, 0]),  # type: ignore[no-untyped-call]
             }[kind]()
             torch.autograd.grad(out.sum(), z)
     finally:
         notice.cancel()
 
 
+@cache
+def _blocks(channels: int, dtype: torch.dtype) -> Blocks:
+    return blocks_for(channels, torch.empty(0, dtype=dtype).numpy().dtype)
+
+
+def _filled(features: Tensor) -> Tensor:
+    """Zeros after the last channel, where channels are not a whole number of lanes."""
+    missing = filled_up(features.shape[-1]) - features.shape[-1]
+    return F.pad(features, (0, missing)) if missing else features
+
+
 def _kept(graph: Graph, like: Tensor, dropout: float) -> Tensor:
     """What dropout leaves of each coefficient, 1/(1−p) or 0; empty without dropout."""
-    heads = like.shape[1]
     if not dropout:
-        return like.new_empty(0, heads)
-    return torch.nn.functional.dropout(like.new_ones(graph.edges, heads), dropout)
+        return like.new_empty(0)
+    return F.dropout(like.new_ones(graph.edges, like.shape[1]), dropout)
 
 
-def _arrays(*tensors: Tensor) -> list[np.ndarray[Any, Any]]:
-    return [tensor.detach().contiguous().numpy() for tensor in tensors]
+def flat(*tensors: Tensor) -> list[Array]:
+    """What tensors hold, one number after the other, as the kernels take it."""
+    # Reshaping alone would keep a number that is repeated by a stride of zero: kernels know no strides.
+    return [np.ascontiguousarray(tensor.detach().numpy()).reshape(-1) for tensor in tensors]
 
 
-def _attended(
-    ctx: Any, kernel: Any, graph: Graph, inputs: tuple[Tensor, Tensor, Tensor], slope: float, kept: Tensor
-) -> Tensor:
-    """The way forward of both kinds of attention: features to pass on first, then what their scores are made of."""
-    z = inputs[0]
-    alpha = z.new_empty(graph.edges, z.shape[1])
-    weight = alpha if not len(kept) else torch.empty_like(alpha)
+def _shape(z: Tensor) -> tuple[int, Blocks]:
+    return z.shape[-2], _blocks(z.shape[-1], z.dtype)
+
+
+Attended = tuple[Tensor, Tensor, Tensor]  # what comes out, coefficients, and what dropout leaves of these
+
+
+def attended(
+    kernel: Any, graph: Graph, z: Tensor, score: tuple[Tensor, Tensor], slope: float, kept: Tensor, relu: bool
+) -> Attended:
+    """The way forward of both kinds of attention: features to pass on, and what their scores are made of."""
+    alpha = z.new_empty(graph.edges * z.shape[1])
+    weight = torch.empty_like(alpha) if len(kept) else alpha
     out = torch.empty_like(z, memory_format=torch.contiguous_format)
-    *arrays, k, al, w, o = _arrays(*inputs, kept, alpha, weight, out)
-    run(kernel, graph.ptr, graph.src, *arrays, arrays[0].dtype.type(slope), k, al, w, o)
-    ctx.graph, ctx.slope = graph, slope
-    ctx.save_for_backward(*inputs, kept, alpha, weight, out)
-    return out
+    features, first, second, k, al, w, o = flat(z, *score, kept, alpha, weight, out)
+    steep = features.dtype.type(slope)
+    run(kernel, graph.ptr, graph.src, graph.order, features, first, second, steep, k, al, w, o, relu, *_shape(z))
+    return out, alpha, weight
+
+
+def gatv2_gradients(
+    graph: Graph,
+    source: Tensor,
+    target: Tensor | None,
+    att: Tensor,
+    slope: float,
+    kept: Tensor,
+    saved: Attended,
+    relu: bool,
+    grad: Tensor,
+) -> tuple[Tensor, Tensor | None, Tensor, Array]:
+    """Gradients of source, target and attention, and which nodes have any; without a target, both are in the first."""
+    shape, out = _shape(source), saved[0]
+    s, a, k, o, al, w, g = flat(source, att, kept, *saved, grad)
+    t = s if target is None else flat(target)[0]
+    dscore, dtarget, steep = np.empty_like(al), np.empty_like(t), s.dtype.type(slope)
+    dout = np.empty_like(g) if relu else g  # before the ReLU; without one it is the gradient itself
+    active = np.empty(graph.nodes * shape[0], np.bool_)
+    parts = parts_of(graph.ptr)
+    datt = np.zeros((len(parts), len(a)), a.dtype)
+    rows = {lo: datt[number] for number, (lo, _) in enumerate(parts)}
+
+    def back_to_targets(lo: int, hi: int, *arguments: Any) -> None:
+        kernel: Any = gatv2.back_to_targets
+        kernel(lo, hi, *arguments, rows[lo], *shape)  # each range has a sum of its own
+
+    arguments = (s, t, a, steep, k, al, o, g, dout, relu, dscore, active, dtarget)
+    run(back_to_targets, graph.ptr, graph.src, graph.order, *arguments)
+    senders = reached(graph, active)
+    dsource = dtarget if target is None else np.zeros_like(s)
+    more = (s, t, a, steep, w, dout, dscore, active, senders, dsource, *shape)
+    run(gatv2.back_to_sources, graph.tptr, graph.dst, graph.edge, graph.torder, *more)
+    to_source, to_att = torch.from_numpy(dsource), torch.from_numpy(datt.sum(axis=0) if len(parts) > 1 else datt[0])
+    to_target = None if target is None else torch.from_numpy(dtarget).view(out.shape)
+    return to_source.view(out.shape), to_target, to_att.view(att.shape), senders
 
 
 class _GATv2(Function):
     @staticmethod
     def forward(
-        ctx: Any, graph: Graph, source: Tensor, target: Tensor, att: Tensor, slope: float, kept: Tensor
+        ctx: Any,
+        graph: Graph,
+        source: Tensor,
+        target: Tensor | None,
+        att: Tensor,
+        slope: float,
+        kept: Tensor,
+        relu: bool,
     ) -> Tensor:
-        return _attended(ctx, kernels.gatv2_forward, graph, (source, target, att), slope, kept)
+        score = (source if target is None else target, att)
+        saved = attended(gatv2.forward, graph, source, score, slope, kept, relu)
+        ctx.graph, ctx.slope, ctx.relu = graph, slope, relu
+        ctx.save_for_backward(source, target, att, kept, *saved)
+        return saved[0]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        graph: Graph = ctx.graph
-        s, t, a, k, al, w, o, g = _arrays(*ctx.saved_tensors, grad)
-        slope = s.dtype.type(ctx.slope)
-        dscore, dsource, dtarget = np.empty_like(al), np.empty_like(s), np.empty_like(t)
-        parts = parts_of(graph.ptr)
-        datt = np.zeros((len(parts), *a.shape), a.dtype)
-        rows = {lo: datt[number] for number, (lo, _) in enumerate(parts)}
-
-        def back_to_targets(lo: int, hi: int, *arguments: Any) -> None:
-            kernel: Any = kernels.gatv2_back_to_targets
-            kernel(lo, hi, *arguments, rows[lo])  # each range has a sum of its own
-
-        run(back_to_targets, graph.ptr, graph.src, s, t, a, slope, k, al, o, g, dscore, dtarget)
-        run(kernels.gatv2_back_to_sources, graph.tptr, graph.dst, graph.edge, s, t, a, slope, w, g, dscore, dsource)
-        total = torch.from_numpy(datt).sum(dim=0)
-        return None, torch.from_numpy(dsource), torch.from_numpy(dtarget), total, None, None
+        source, target, att, kept, *saved = ctx.saved_tensors
+        *gradients, _ = gatv2_gradients(ctx.graph, source, target, att, ctx.slope, kept, tuple(saved), ctx.relu, grad)
+        return None, *gradients, None, None, None
 
 
 class _GAT(Function):
     @staticmethod
-    def forward(ctx: Any, graph: Graph, z: Tensor, p: Tensor, q: Tensor, slope: float, kept: Tensor) -> Tensor:
-        return _attended(ctx, kernels.gat_forward, graph, (z, p, q), slope, kept)
+    def forward(
+        ctx: Any, graph: Graph, z: Tensor, p: Tensor, q: Tensor, slope: float, kept: Tensor, relu: bool
+    ) -> Tensor:
+        saved = attended(gat.forward, graph, z, (p, q), slope, kept, relu)
+        ctx.graph, ctx.slope, ctx.relu = graph, slope, relu
+        ctx.save_for_backward(z, p, q, kept, *saved)
+        return saved[0]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        graph: Graph = ctx.graph
-        z, p, q, k, al, w, o, g = _arrays(*ctx.saved_tensors, grad)
-        slope = z.dtype.type(ctx.slope)
-        dscore, dz, dp, dq = np.empty_like(al), np.empty_like(z), np.empty_like(p), np.empty_like(q)
-        run(kernels.gat_back_to_targets, graph.ptr, graph.src, z, p, q, slope, k, al, o, g, dscore, dq)
-        run(kernels.gat_back_to_sources, graph.tptr, graph.dst, graph.edge, w, g, dscore, dz, dp)
-        return None, torch.from_numpy(dz), torch.from_numpy(dp), torch.from_numpy(dq), None, None
+        graph, relu, z = ctx.graph, ctx.relu, ctx.saved_tensors[0]
+        shape = _shape(z)
+        features, p, q, k, o, al, w, g = flat(*ctx.saved_tensors, grad)
+        dscore, dz, dp, dq = np.empty_like(al), np.empty_like(features), np.empty_like(p), np.empty_like(q)
+        dout, active = np.empty_like(g) if relu else g, np.empty(len(q), np.bool_)
+        steep = features.dtype.type(ctx.slope)
+        arguments = (features, p, q, steep, k, al, o, g, dout, relu, dscore, active, dq, *shape)
+        run(gat.back_to_targets, graph.ptr, graph.src, graph.order, *arguments)
+        more = (w, dout, dscore, active, dz, dp, *shape)
+        run(gat.back_to_sources, graph.tptr, graph.dst, graph.edge, graph.torder, *more)
+        gradients = [torch.from_numpy(array).view(-1, shape[0]) for array in (dp, dq)]
+        return None, torch.from_numpy(dz).view(z.shape), *gradients, None, None, None
 
 
 class _WeightedSum(Function):
@@ -137,18 +224,19 @@ class _WeightedSum(Function):
     def forward(ctx: Any, graph: Graph, weight: Tensor, z: Tensor) -> Tensor:
         ctx.graph = graph
         ctx.save_for_backward(weight)
-        return _summed(graph.ptr, graph.src, weight, z)
+        return summed(graph.ptr, graph.src, weight, NOTHING, z)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        (weight,) = ctx.saved_tensors
-        graph: Graph = ctx.graph
-        return None, None, _summed(graph.tptr, graph.dst, weight[torch.from_numpy(graph.edge)], grad)
+        graph = ctx.graph
+        return None, None, summed(graph.tptr, graph.dst, ctx.saved_tensors[0], graph.edge, grad)
 
 
-def _summed(ptr: Any, other: Any, weight: Tensor, z: Tensor) -> Tensor:
-    w, values = _arrays(weight[:, None], z[:, None])
-    out = np.empty_like(values)
-    run(kernels.weighted_sum, ptr, other, w, values, out)
-    return torch.from_numpy(out)[:, 0]
+def summed(ptr: Array, column: Array, weight: Tensor, order: Array, z: Tensor, used: Array = ALL) -> Tensor:
+    """A sparse matrix times a dense one; the entries' weights stand in ``order``, and rows not ``used`` are zero."""
+    w, features = flat(weight, z)
+    out = z.new_empty(len(ptr) - 1, z.shape[1])
+    (o,) = flat(out)
+    run(weighted_sum_kernel, ptr, column, w, order, used, features, o, _blocks(z.shape[1], z.dtype))
+    return out

@@ -8,8 +8,9 @@ from torch import Tensor
 from torch_geometric.nn import GATConv
 
 from equipoise.nn.engine import GRAPHS, obstacle
+from equipoise.nn.features import linear
 from equipoise.nn.functions import gat_attention
-from equipoise.nn.gatv2 import finished
+from equipoise.nn.gatv2 import ends_with_attention, finished, rectified
 
 
 class FusedGATConv(GATConv):  # type: ignore[misc]  # PyG comes without types
@@ -30,12 +31,15 @@ class FusedGATConv(GATConv):  # type: ignore[misc]  # PyG comes without types
         edge_attr: Tensor | None = None,
         size: tuple[int, int] | None = None,
         return_attention_weights: bool | None = None,
+        *,
+        relu: bool = False,
     ) -> Any:
-        """As :class:`torch_geometric.nn.GATConv`."""
-        if self.lin is None or obstacle(self, x, edge_index, edge_attr, size, return_attention_weights):
-            return super().forward(x, edge_index, edge_attr, size, return_attention_weights)
-        z = self.lin(x).view(-1, self.heads, self.out_channels)
+        """As :class:`torch_geometric.nn.GATConv`; with ``relu``, the ReLU of its result in the same pass."""
+        if obstacle(self, x, edge_index, edge_attr, size, return_attention_weights):
+            return rectified(super().forward(x, edge_index, edge_attr, size, return_attention_weights), relu)
+        z = linear(self.lin, x).view(-1, self.heads, self.out_channels)
         graph = GRAPHS.get(edge_index, z.size(0), self.add_self_loops)
         p, q = ((z * a).sum(dim=-1) for a in (self.att_src, self.att_dst))
-        out = gat_attention(graph, z, p, q, self.negative_slope, self.dropout if self.training else 0.0)
-        return finished(self, out, x)
+        dropout, early = self.dropout if self.training else 0.0, relu and ends_with_attention(self)
+        out = gat_attention(graph, z, p, q, self.negative_slope, dropout, early)
+        return rectified(finished(self, out, x), relu and not early)

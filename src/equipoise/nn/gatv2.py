@@ -8,6 +8,7 @@ from torch import Tensor
 from torch_geometric.nn import GATv2Conv
 
 from equipoise.nn.engine import GRAPHS, obstacle
+from equipoise.nn.features import linear
 from equipoise.nn.functions import gatv2_attention
 
 
@@ -25,25 +26,41 @@ class FusedGATv2Conv(GATv2Conv):  # type: ignore[misc]  # PyG comes without type
     """
 
     def forward(
-        self, x: Any, edge_index: Any, edge_attr: Tensor | None = None, return_attention_weights: bool | None = None
+        self,
+        x: Any,
+        edge_index: Any,
+        edge_attr: Tensor | None = None,
+        return_attention_weights: bool | None = None,
+        *,
+        relu: bool = False,
     ) -> Any:
-        """As :class:`torch_geometric.nn.GATv2Conv`."""
+        """As :class:`torch_geometric.nn.GATv2Conv`; with ``relu``, the ReLU of its result in the same pass."""
         if obstacle(self, x, edge_index, edge_attr, return_attention_weights):
-            return super().forward(x, edge_index, edge_attr, return_attention_weights)
+            return rectified(super().forward(x, edge_index, edge_attr, return_attention_weights), relu)
         H, C = self.heads, self.out_channels
-        source = self.lin_l(x).view(-1, H, C)
-        target = source if self.share_weights else self.lin_r(x).view(-1, H, C)
+        source = linear(self.lin_l, x).view(-1, H, C)
+        target = None if self.share_weights else linear(self.lin_r, x).view(-1, H, C)
         graph = GRAPHS.get(edge_index, source.size(0), self.add_self_loops)
-        dropout = self.dropout if self.training else 0.0
-        out = gatv2_attention(graph, source, target, self.att[0], self.negative_slope, dropout)
-        return finished(self, out, x)
+        dropout, early = self.dropout if self.training else 0.0, relu and ends_with_attention(self)
+        out = gatv2_attention(graph, source, target, self.att[0], self.negative_slope, dropout, early)
+        return rectified(finished(self, out, x), relu and not early)
+
+
+def ends_with_attention(conv: Any) -> bool:
+    """Whether nothing is added or averaged after attention, so that the kernel can do the ReLU."""
+    return (conv.concat or conv.heads == 1) and conv.res is None and conv.bias is None
 
 
 def finished(conv: Any, out: Tensor, x: Tensor) -> Tensor:
     """Heads joined or averaged, learned skip and bias added, as PyG's attention layers do."""
-    out = out.flatten(1) if conv.concat else out.mean(dim=1)
+    out = out.flatten(1) if conv.concat or conv.heads == 1 else out.mean(dim=1)
     if conv.res is not None:
-        out = out + conv.res(x)
+        out = out + linear(conv.res, x)
     if conv.bias is not None:
         out = out + conv.bias
     return out
+
+
+def rectified(out: Any, relu: bool) -> Any:
+    """The ReLU, where the kernel has not done it."""
+    return out.relu() if relu else out

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch_geometric.nn import GCNConv
-from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from equipoise.kernels.csr import Graph
 from equipoise.nn.engine import GRAPHS, obstacle
+from equipoise.nn.features import linear
 from equipoise.nn.functions import weighted_sum
 
 
@@ -27,20 +27,18 @@ class FusedGCNConv(GCNConv):  # type: ignore[misc]  # PyG comes without types
 
     def forward(self, x: Any, edge_index: Any, edge_weight: Tensor | None = None) -> Any:
         """As :class:`torch_geometric.nn.GCNConv`."""
-        if not self.normalize or self.cached or obstacle(self, x, edge_index, edge_weight):
+        if obstacle(self, x, edge_index, edge_weight):
             return super().forward(x, edge_index, edge_weight)
-        z = self.lin(x)
-        out = weighted_sum(*self._graph(edge_index, z), z)
+        z = linear(self.lin, x)
+        graph = GRAPHS.get(edge_index, z.size(0), self.add_self_loops)
+        key = ("gcn", z.size(0), self.add_self_loops, z.dtype)
+        out = weighted_sum(graph, GRAPHS.made(edge_index, key, lambda: symmetric_weights(graph).to(z.dtype)), z)
         return out if self.bias is None else out + self.bias
 
-    def _graph(self, edge_index: Tensor, z: Tensor) -> tuple[Graph, Tensor]:
-        def build() -> tuple[Graph, Tensor]:
-            edges, weight = gcn_norm(
-                edge_index, None, z.size(0), self.improved, self.add_self_loops, self.flow, z.dtype
-            )
-            graph = GRAPHS.get(edges, z.size(0), self_loops=False)
-            return graph, weight[torch.from_numpy(graph.given)]
 
-        key = ("gcn", z.size(0), self.improved, self.add_self_loops, z.dtype)
-        made: tuple[Graph, Tensor] = GRAPHS.made(edge_index, key, build)
-        return made
+def symmetric_weights(graph: Graph) -> Tensor:
+    """1/√(d_u d_v) for every edge, with the number of edges into a node as its degree, as PyG has it."""
+    degree = torch.from_numpy(graph.ptr).diff()
+    scale = degree.double().pow(-0.5)
+    scale[degree == 0] = 0
+    return scale[torch.from_numpy(graph.src)] * scale.repeat_interleave(degree)

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch_geometric.nn.dense.linear import Linear
 from torch_geometric.typing import Adj
 
+from equipoise.nn.features import linear
 from equipoise.nn.gcn import FusedGCNConv
 
 
@@ -39,5 +40,5 @@ class ResidualGCNConv(FusedGCNConv):
 
     def forward(self, x: Tensor, edge_index: Adj, edge_weight: Tensor | None = None) -> Tensor:
         """As :class:`torch_geometric.nn.GCNConv`, plus the skip."""
-        out: Tensor = super().forward(x, edge_index, edge_weight) + self.res(x)
+        out: Tensor = super().forward(x, edge_index, edge_weight) + linear(self.res, x)
         return out

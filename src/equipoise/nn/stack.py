@@ -13,6 +13,7 @@ from torch_geometric.nn import MessagePassing
 from torch_geometric.typing import Adj
 
 from equipoise.errors import ArchitectureError, ChoiceError
+from equipoise.nn.chain import can_chain, chained, watched
 from equipoise.nn.gat import FusedGATConv
 from equipoise.nn.gatv2 import FusedGATv2Conv
 from equipoise.nn.gcn import FusedGCNConv
@@ -118,14 +119,23 @@ class Stack(nn.Module):
 
     def forward(self, x: Tensor, edge_index: Adj) -> Tensor:
         """The last layer's output, without activation."""
+        plain = not (self.carried or (self.training and self.dropout))
+        if plain and can_chain(list(self.convs), self.activation, x, edge_index):
+            return chained(list(self.convs), x, edge_index)
         h, last = x, len(self.convs) - 1
         for layer, conv in enumerate(self.convs):
             # Dropped is what a layer reads, so that an identity skip carries its features whole.
-            out = conv(F.dropout(h, self.dropout, self.training) if layer else h, edge_index)
-            if layer < last:
-                out = self.activation(out)
+            read = F.dropout(h, self.dropout, self.training) if layer else h
+            out = self._activated(conv, read, edge_index) if layer < last else conv(read, edge_index)
             h = h + out if layer in self.carried else out
         return h
+
+    def _activated(self, conv: nn.Module, h: Tensor, edge_index: Adj) -> Tensor:
+        """φ(conv(h)), in one pass if φ is a ReLU and nobody looks at what goes into it."""
+        together = isinstance(self.activation, nn.ReLU) and isinstance(conv, FusedGATv2Conv | FusedGATConv)
+        if together and not watched(conv, self.activation):
+            return cast(Tensor, conv(h, edge_index, relu=True))
+        return cast(Tensor, self.activation(conv(h, edge_index)))
 
     def extra_repr(self) -> str:
         options = ("heads", "concat", "dropout", "skip")

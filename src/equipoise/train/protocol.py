@@ -18,6 +18,7 @@ from torch.optim import SGD, Adam, Optimizer
 from torch_geometric.data import Data
 
 from equipoise.errors import ChoiceError, TrainingError
+from equipoise.train.features import features_for, trial
 from equipoise.train.history import History
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam}
@@ -65,12 +66,15 @@ def train(
     stepper = _optimizer(optimizer, model, lr, weight_decay)
     history, start = History(), time.perf_counter()
     try:
-        once = _same_in_both_modes(model, data)
+        nodes = {split: data[f"{split}_mask"].nonzero().view(-1) for split in ("train", "val", "test")}
+        labels = {split: data.y[chosen] for split, chosen in nodes.items()}
+        x = features_for(model, data)
+        once = _same_in_both_modes(model, x, data)
         scores = None
         for epoch in range(1, epochs + 1):
             if scores is None:
-                scores = _scores(model, data, training=True)
-            loss = F.cross_entropy(scores[data.train_mask], data.y[data.train_mask])
+                scores = _scores(model, x, data, training=True)
+            loss = F.cross_entropy(scores[nodes["train"]], labels["train"])
             if not math.isfinite(loss.item()):
                 history.outcome, history.reason = "diverged", f"the loss is {loss.item()} at epoch {epoch}"
                 break
@@ -80,11 +84,11 @@ def train(
                 on_gradients(epoch, history)
             stepper.step()
             # Without dropout and the like, the evaluation after this step is the forward pass of the next one.
-            scores = _scores(model, data, training=True) if once else None
-            evaluated = _scores(model, data, training=False) if scores is None else scores.detach()
+            scores = _scores(model, x, data, training=True) if once else None
+            evaluated = _scores(model, x, data, training=False) if scores is None else scores.detach()
             history.loss.append(loss.item())
-            history.val_accuracy.append(_accuracy(evaluated, data.y, data.val_mask))
-            history.test_accuracy.append(_accuracy(evaluated, data.y, data.test_mask))
+            history.val_accuracy.append(_accuracy(evaluated, nodes["val"], labels["val"]))
+            history.test_accuracy.append(_accuracy(evaluated, nodes["test"], labels["test"]))
             if history.best_epoch == epoch:
                 history.best_state = {name: value.detach().clone() for name, value in model.state_dict().items()}
             if on_epoch is not None:
@@ -98,26 +102,22 @@ def train(
     return history
 
 
-def _scores(model: nn.Module, data: Data, *, training: bool) -> Tensor:
-    model.train(training)
+def _scores(model: nn.Module, x: Tensor, data: Data, *, training: bool) -> Tensor:
+    if model.training != training:
+        model.train(training)
     with torch.set_grad_enabled(training):
-        scores: Tensor = model(data.x, data.edge_index)
+        scores: Tensor = model(x, data.edge_index)
     return scores
 
 
-def _accuracy(scores: Tensor, y: Tensor, mask: Tensor) -> float:
-    return float((scores[mask].argmax(dim=-1) == y[mask]).double().mean())
+def _accuracy(scores: Tensor, nodes: Tensor, labels: Tensor) -> float:
+    return float((scores[nodes].argmax(dim=-1) == labels).double().mean())
 
 
-def _same_in_both_modes(model: nn.Module, data: Data) -> bool:
+def _same_in_both_modes(model: nn.Module, x: Tensor, data: Data) -> bool:
     """Whether training mode computes what evaluation mode does, to the bit: no dropout, no batch statistics."""
-    state = torch.get_rng_state()
-    kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    same = torch.equal(_scores(model, data, training=True).detach(), _scores(model, data, training=False))
-    for name, buffer in model.named_buffers():
-        buffer.copy_(kept[name])
-    torch.set_rng_state(state)
-    return same
+    with trial(model):
+        return torch.equal(_scores(model, x, data, training=True).detach(), _scores(model, x, data, training=False))
 
 
 def _optimizer(optimizer: str | Optimizer, model: nn.Module, lr: float | None, weight_decay: float) -> Optimizer:
@@ -131,7 +131,7 @@ def _optimizer(optimizer: str | Optimizer, model: nn.Module, lr: float | None, w
         raise ChoiceError("optimizer", optimizer, OPTIMIZERS)
     if lr is None or not lr > 0:
         raise TrainingError(f"{optimizer} needs a rate above 0, got lr={lr}", remedy="train(model, data, lr=0.05, …)")
-    return OPTIMIZERS[optimizer](model.parameters(), lr=lr, weight_decay=weight_decay)  # type: ignore[call-arg]
+    return OPTIMIZERS[optimizer](model.parameters(), lr=lr, weight_decay=weight_decay, foreach=True)  # type: ignore[call-arg]
 
 
 def _check(model: nn.Module, data: Data, epochs: int) -> None:
