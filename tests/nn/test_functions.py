@@ -135,15 +135,43 @@ def test_wide_features_in_several_blocks(C):
     )
 
 
+def both_directions(nodes, edges):
+    generator = torch.Generator().manual_seed(0)
+    one = torch.randint(0, nodes, (2, edges), generator=generator)
+    return torch.cat([one, one.flip(0)], dim=1)
+
+
+@given(st.integers(1, 9), st.integers(0, 12), st.booleans(), heads, channels, seeds, st.booleans(), st.booleans())
+def test_symmetric_graphs_have_a_way_back_of_their_own(nodes, edges, loops, H, C, seed, dropped, relu):
+    graph = build_graph(both_directions(nodes, edges), nodes, loops)
+    assert graph.symmetric
+    z, a = leaves(seed, torch.float64, (nodes, H, C), (H, C))
+    k = kept(graph, H, seed, torch.float64, dropped)
+    agree(
+        lambda z, a: functions._GATv2.apply(graph, wide(z), None, wide(a), 0.2, k, relu)[..., :C],
+        lambda z, a: (lambda out: out.relu() if relu else out)(reference.gatv2_attention(graph, z, z, a, 0.2, k)),
+        [z, a],
+        1e-10,
+    )
+
+
+def test_one_way_edges_are_not_symmetric():
+    assert not build_graph(torch.tensor([[0, 1], [1, 2]]), 3, True).symmetric
+    assert not build_graph(torch.tensor([[0, 1, 0], [1, 0, 1]]), 2, True).symmetric  # twice there, once back
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("kind", ["gatv2", "gat"])
-def test_nodes_without_a_gradient_are_left_out_of_the_way_back(kind):
+def test_nodes_without_a_gradient_are_left_out_of_the_way_back(kind, symmetric):
     """A gradient at two nodes only, over two layers with ReLUs."""
-    graph, z = random_graph(400, 500), leaves(0, torch.float64, (400, 2, 8))[0]
+    graph = build_graph(both_directions(400, 250), 400, True) if symmetric else random_graph(400, 500)
+    z = leaves(0, torch.float64, (400, 2, 8))[0]
     a, none = leaves(1, torch.float64, (2, 8))[0], torch.empty(0, dtype=torch.float64)
 
     def layer(module, h, *last):
         if kind == "gatv2":
-            return module.gatv2_attention(graph, h, h, a, 0.2, *last)
+            target = None if symmetric and module is functions else h
+            return module.gatv2_attention(graph, h, target, a, 0.2, *last)
         return module.gat_attention(graph, h, h[..., 0], h[..., 1], 0.2, *last)
 
     fused = layer(functions, layer(functions, z, 0.0, True), 0.0, True)

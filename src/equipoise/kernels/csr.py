@@ -32,6 +32,8 @@ class Graph:
         edge: where each of these stands in the order by target.
         order: the targets, in each chunk of them those with fewer edges first.
         torder: the sources in the same way.
+        symmetric: whether every edge is there in both directions. Then both orders are one, and ``edge`` leads from an
+            edge to the one that comes back.
     """
 
     ptr: Int
@@ -41,6 +43,7 @@ class Graph:
     edge: Index
     order: Index
     torder: Index
+    symmetric: bool
 
     @property
     def nodes(self) -> int:
@@ -66,10 +69,18 @@ def build_matrix(x: Tensor) -> Graph:
 
 
 def _both_ways(ptr: Int, src: Index, columns: int) -> Graph:
+    tptr, dst, _ = _turned(ptr, src, columns)
+    ptr, src, _ = _turned(tptr, dst, len(ptr) - 1)  # twice turned, the sources of a target are sorted
+    tptr, dst, edge = _turned(ptr, src, columns)
+    symmetric = np.array_equal(ptr, tptr) and np.array_equal(src, dst)
+    return Graph(ptr, src, tptr, dst, edge, _by_degree(ptr), _by_degree(tptr), symmetric)
+
+
+def _turned(ptr: Int, src: Index, columns: int) -> tuple[Int, Index, Index]:
+    """Rows as columns: where these begin, the row of each of their entries, and where it stood before."""
     dst = np.empty(len(src), np.int32)
     edge: Index = np.empty(len(src), np.int32 if len(src) < 2**31 else np.int64)
-    tptr = _by_source(ptr, src, columns, dst, edge)
-    return Graph(ptr, src, tptr, dst, edge, _by_degree(ptr), _by_degree(tptr))
+    return _by_source(ptr, src, columns, dst, edge), dst, edge
 
 
 def _by_degree(ptr: Int) -> Index:

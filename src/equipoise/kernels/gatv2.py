@@ -143,3 +143,84 @@ def back_to_sources(
                         sums = sums + fill(att, weight[e], lanes) * load(dout, there, lanes)
                 sums = sums + dt * load(att, c, lanes)
                 store(dsource, u * row + c, load(dsource, u * row + c, lanes) + sums)
+
+
+@compiled
+def back_to_scores(
+    lo: int,
+    hi: int,
+    ptr: Any,
+    src: Any,
+    order: Any,
+    z: Any,
+    kept: Any,
+    alpha: Any,
+    out: Any,
+    grad: Any,
+    dout: Any,
+    relu: bool,
+    dscore: Any,
+    active: Any,
+    H: int,
+    blocks: Any,
+) -> None:
+    """Gradients of scores alone: the first half of the way back on a symmetric graph."""
+    for i in range(lo, hi):
+        v = order[i]
+        for h in range(H):
+            active[v * H + h] = before_relu((v * H + h) * len(blocks) * len(blocks[0]), out, grad, dout, relu, blocks)
+            if active[v * H + h]:
+                score_gradients(v, h, ptr, src, z, kept, alpha, out, dout, dscore, H, blocks)
+            else:
+                for k in range(ptr[v], ptr[v + 1]):
+                    dscore[k * H + h] = 0
+
+
+@compiled
+def back_to_both(
+    lo: int,
+    hi: int,
+    ptr: Any,
+    src: Any,
+    edge: Any,
+    order: Any,
+    z: Any,
+    att: Any,
+    slope: Any,
+    weight: Any,
+    dout: Any,
+    dscore: Any,
+    reached: Any,
+    dz: Any,
+    datt: Any,
+    H: int,
+    blocks: Any,
+) -> None:
+    """Gradients of features, as source and as target, and of attention, in one visit of a node's neighbours.
+
+    On a symmetric graph with one matrix for both, the score of u → v is that of v → u: with δ both gradients together,
+    dz_v = a ⊙ Σ_u δ LeakyReLU'(z_u + z_v) + Σ_u α_vu dout_u. ``datt`` becomes twice its gradient: every δ is met twice.
+    """
+    lanes, C = blocks[0], len(blocks) * len(blocks[0])
+    row = H * C
+    for i in range(lo, hi):
+        v = order[i]
+        for h in range(H):
+            for b in range(len(blocks)):
+                c = h * C + b * len(lanes)
+                passed, through, a, here = (
+                    fill(att, 0, lanes),
+                    fill(att, 0, lanes),
+                    load(datt, c, lanes),
+                    load(z, v * row + c, lanes),
+                )
+                for k in range(ptr[v], ptr[v + 1] if reached[v] else ptr[v]):
+                    back, there = edge[k] * H + h, src[k] * row + c
+                    d = dscore[k * H + h] + dscore[back]
+                    t = here + load(z, there, lanes)
+                    dt = if_positive(t, fill(att, d, lanes), fill(att, slope * d, lanes))
+                    through = through + dt
+                    a = a + dt * t
+                    passed = passed + fill(att, weight[back], lanes) * load(dout, there, lanes)
+                store(datt, c, a)
+                store(dz, v * row + c, passed + through * load(att, c, lanes))

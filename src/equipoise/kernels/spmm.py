@@ -10,12 +10,11 @@ from equipoise.kernels.lanes import fill, load, store
 
 @compiled
 def weighted_sum(
-    lo: int, hi: int, ptr: Any, column: Any, weight: Any, order: Any, used: Any, z: Any, out: Any, blocks: Any
+    lo: int, hi: int, ptr: Any, column: Any, weight: Any, order: Any, z: Any, out: Any, blocks: Any
 ) -> None:
     """out[v] = Σ_k weight[k] z[column[k]] over the entries k of row v.
 
-    With ``order``, where each entry's weight stands; with the entries by column it is the way back. With ``used``,
-    rows of z that are not are zero, and left out.
+    With ``order``, where each entry's weight stands; with the entries by column it is the way back.
     """
     lanes, row = blocks[0], len(blocks) * len(blocks[0])
     for v in range(lo, hi):
@@ -23,8 +22,6 @@ def weighted_sum(
             c = b * len(lanes)
             sums = fill(z, 0, lanes)
             for k in range(ptr[v], ptr[v + 1]):
-                if len(used) and not used[column[k]]:
-                    continue
                 w = weight[order[k]] if len(order) else weight[k]
                 sums = sums + fill(z, w, lanes) * load(z, column[k] * row + c, lanes)
             store(out, v * row + c, sums)

@@ -99,12 +99,12 @@ class _Chain(Function):
         for layer in reversed(range(depth)):
             W, att = _wide(weights[2 * layer], weights[2 * layer + 1])
             z, out, alpha = saved[3 * layer : 3 * layer + 3]
-            dz, _, datt, reached = gatv2_gradients(
+            dz, _, datt = gatv2_gradients(
                 ctx.graph, z, None, att, ctx.slopes[layer], z.new_empty(0), (out, alpha, alpha), layer < depth - 1, grad
             )
             dz = dz.flatten(1)
             # What a layer read is what the one before it made.
-            dW = dz.t() @ saved[3 * layer - 2].flatten(1) if layer else ctx.features.gradient(dz, reached)
+            dW = dz.t() @ saved[3 * layer - 2].flatten(1) if layer else ctx.features.gradient(dz)
             gradients += [datt[None, :, : weights[2 * layer + 1].shape[-1]], dW[: len(weights[2 * layer])]]
             if layer or ctx.needs_input_grad[3]:
                 grad = dz @ W

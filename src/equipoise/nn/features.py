@@ -8,7 +8,7 @@ from torch import Tensor
 from torch_geometric.nn.dense.linear import Linear
 
 from equipoise.kernels.csr import Graph, Graphs, build_matrix
-from equipoise.nn.functions import NOTHING, Array, compile_for, summed, weighted_sum
+from equipoise.nn.functions import NOTHING, compile_for, summed, weighted_sum
 
 # Sparse features that layers have seen: their entries are sorted by column once, not once per epoch.
 MATRICES = Graphs()
@@ -35,11 +35,11 @@ class Features:
         compile_for("gcn", W.dtype, W.shape[0])
         return summed(self.places.ptr, self.places.src, self.x.values(), NOTHING, W.t())
 
-    def gradient(self, dz: Tensor, used: Array) -> Tensor:
-        """The gradient of W, from that of the product, with rows that are not ``used`` being zero."""
+    def gradient(self, dz: Tensor) -> Tensor:
+        """The gradient of W, from that of the product."""
         if self.dense:
             return dz.t() @ self.x
-        return summed(self.places.tptr, self.places.dst, self.x.values(), self.places.edge, dz, used).t()
+        return summed(self.places.tptr, self.places.dst, self.x.values(), self.places.edge, dz).t()
 
 
 def linear(lin: Linear, x: Tensor) -> Tensor:

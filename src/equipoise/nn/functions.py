@@ -21,7 +21,7 @@ from equipoise.kernels.spmm import weighted_sum as weighted_sum_kernel
 from equipoise.kernels.threads import parts_of, run
 
 Array = np.ndarray[Any, Any]
-NOTHING, ALL = np.empty(0, np.int32), np.empty(0, np.bool_)  # no order but the given one; no choice of rows
+NOTHING = np.empty(0, np.int32)  # no order but the given one
 
 
 def gatv2_attention(
@@ -105,8 +105,8 @@ def _kept(graph: Graph, like: Tensor, dropout: float) -> Tensor:
 
 def flat(*tensors: Tensor) -> list[Array]:
     """What tensors hold, one number after the other, as the kernels take it."""
-    # Reshaping alone would keep a number that is repeated by a stride of zero: kernels know no strides.
-    return [np.ascontiguousarray(tensor.detach().numpy()).reshape(-1) for tensor in tensors]
+    # Not reshape, which may keep a stride of zero where a number is repeated: kernels know no strides.
+    return [tensor.detach().numpy().ravel() for tensor in tensors]
 
 
 def _shape(z: Tensor) -> tuple[int, Blocks]:
@@ -139,31 +139,47 @@ def gatv2_gradients(
     saved: Attended,
     relu: bool,
     grad: Tensor,
-) -> tuple[Tensor, Tensor | None, Tensor, Array]:
-    """Gradients of source, target and attention, and which nodes have any; without a target, both are in the first."""
-    shape, out = _shape(source), saved[0]
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Gradients of source, target and attention; without a target, both are in the first."""
+    shape = _shape(source)
     s, a, k, o, al, w, g = flat(source, att, kept, *saved, grad)
     t = s if target is None else flat(target)[0]
-    dscore, dtarget, steep = np.empty_like(al), np.empty_like(t), s.dtype.type(slope)
+    dscore, dsource, steep = np.empty_like(al), np.empty_like(s), s.dtype.type(slope)
     dout = np.empty_like(g) if relu else g  # before the ReLU; without one it is the gradient itself
-    active = np.empty(graph.nodes * shape[0], np.bool_)
-    parts = parts_of(graph.ptr)
-    datt = np.zeros((len(parts), len(a)), a.dtype)
-    rows = {lo: datt[number] for number, (lo, _) in enumerate(parts)}
-
-    def back_to_targets(lo: int, hi: int, *arguments: Any) -> None:
-        kernel: Any = gatv2.back_to_targets
-        kernel(lo, hi, *arguments, rows[lo], *shape)  # each range has a sum of its own
-
-    arguments = (s, t, a, steep, k, al, o, g, dout, relu, dscore, active, dtarget)
-    run(back_to_targets, graph.ptr, graph.src, graph.order, *arguments)
+    active, datt = np.empty(graph.nodes * shape[0], np.bool_), _Sums(graph, a)
+    if target is None and graph.symmetric:
+        first = (s, k, al, o, g, dout, relu, dscore, active, *shape)
+        run(gatv2.back_to_scores, graph.ptr, graph.src, graph.order, *first)
+        senders = reached(graph, active)
+        second = (s, a, steep, w, dout, dscore, senders, dsource)
+        run(datt.into(gatv2.back_to_both, shape), graph.ptr, graph.src, graph.edge, graph.order, *second)
+        return torch.from_numpy(dsource).view(source.shape), None, datt.total(att) / 2
+    dtarget = np.empty_like(t)
+    to_targets = (s, t, a, steep, k, al, o, g, dout, relu, dscore, active, dtarget)
+    run(datt.into(gatv2.back_to_targets, shape), graph.ptr, graph.src, graph.order, *to_targets)
     senders = reached(graph, active)
     dsource = dtarget if target is None else np.zeros_like(s)
-    more = (s, t, a, steep, w, dout, dscore, active, senders, dsource, *shape)
-    run(gatv2.back_to_sources, graph.tptr, graph.dst, graph.edge, graph.torder, *more)
-    to_source, to_att = torch.from_numpy(dsource), torch.from_numpy(datt.sum(axis=0) if len(parts) > 1 else datt[0])
-    to_target = None if target is None else torch.from_numpy(dtarget).view(out.shape)
-    return to_source.view(out.shape), to_target, to_att.view(att.shape), senders
+    to_sources = (s, t, a, steep, w, dout, dscore, active, senders, dsource, *shape)
+    run(gatv2.back_to_sources, graph.tptr, graph.dst, graph.edge, graph.torder, *to_sources)
+    to_target = None if target is None else torch.from_numpy(dtarget).view(target.shape)
+    return torch.from_numpy(dsource).view(source.shape), to_target, datt.total(att)
+
+
+class _Sums:
+    """A gradient that is summed over all nodes: a sum for each range of them, added up in their order."""
+
+    def __init__(self, graph: Graph, like: Array) -> None:
+        parts = parts_of(graph.ptr)
+        self.parts = np.zeros((len(parts), len(like)), like.dtype)
+        self.of = {lo: self.parts[number] for number, (lo, _) in enumerate(parts)}
+
+    def into(self, kernel: Any, shape: tuple[int, Blocks]) -> Any:
+        """The kernel, with the sum of its range as last argument but the shape."""
+        return lambda lo, hi, *arguments: kernel(lo, hi, *arguments, self.of[lo], *shape)
+
+    def total(self, like: Tensor) -> Tensor:
+        """The sum over all nodes."""
+        return torch.from_numpy(self.parts).sum(dim=0).view(like.shape)
 
 
 class _GATv2(Function):
@@ -188,7 +204,7 @@ class _GATv2(Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         source, target, att, kept, *saved = ctx.saved_tensors
-        *gradients, _ = gatv2_gradients(ctx.graph, source, target, att, ctx.slope, kept, tuple(saved), ctx.relu, grad)
+        gradients = gatv2_gradients(ctx.graph, source, target, att, ctx.slope, kept, tuple(saved), ctx.relu, grad)
         return None, *gradients, None, None, None
 
 
@@ -233,10 +249,10 @@ class _WeightedSum(Function):
         return None, None, summed(graph.tptr, graph.dst, ctx.saved_tensors[0], graph.edge, grad)
 
 
-def summed(ptr: Array, column: Array, weight: Tensor, order: Array, z: Tensor, used: Array = ALL) -> Tensor:
-    """A sparse matrix times a dense one; the entries' weights stand in ``order``, and rows not ``used`` are zero."""
+def summed(ptr: Array, column: Array, weight: Tensor, order: Array, z: Tensor) -> Tensor:
+    """A sparse matrix times a dense one; the entries' weights stand in ``order``, if that is not empty."""
     w, features = flat(weight, z)
     out = z.new_empty(len(ptr) - 1, z.shape[1])
     (o,) = flat(out)
-    run(weighted_sum_kernel, ptr, column, w, order, used, features, o, _blocks(z.shape[1], z.dtype))
+    run(weighted_sum_kernel, ptr, column, w, order, features, o, _blocks(z.shape[1], z.dtype))
     return out
