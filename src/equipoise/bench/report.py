@@ -65,7 +65,7 @@ class Step:
 
 @dataclass(frozen=True)
 class FirstCall:
-    """Seconds of the first training step in a process, with nothing compiled yet and with all of it."""
+    """Seconds to the end of the first epoch in a process, with nothing compiled yet and with all of it."""
 
     fresh: float
     cached: float

@@ -12,6 +12,7 @@ from equipoise.bench.report import OURS, PYG, Report, Sweep, Timing
 from equipoise.bench.scaling import LINEAR, Line, fit
 
 MIB = 2**20
+LONGEST_NAME = 20  # characters; what is longer is a sentence, and may be broken
 UNITS = {"ms": 1.0, "bytes": MIB}
 
 
@@ -26,10 +27,11 @@ class Grid:
 
     def rich(self) -> Table:
         """For a terminal."""
-        words, numbers = self.heads[: self.words], self.heads[self.words :]
-        table = Table(*words, title=f"\n{self.title}", title_justify="left", box=None, pad_edge=False)
-        for head in numbers:
-            table.add_column(head, justify="right")
+        table = Table(title=f"\n{self.title}", title_justify="left", box=None, pad_edge=False)
+        for place, head in enumerate(self.heads):
+            is_word = place < self.words
+            short = max(len(row[place]) for row in self.rows) <= LONGEST_NAME
+            table.add_column(head, justify="left" if is_word else "right", no_wrap=is_word and short)
         for row in self.rows:
             table.add_row(*row)
         return table

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from equipoise.bench.cases import NAMES, SCALING, choose
 from equipoise.commands.terminal import bars, working
 from equipoise.errors import EquipoiseError
 
@@ -25,7 +26,7 @@ def bench(
         list[str] | None,
         Option(
             metavar="NAME",
-            help="What to measure, may be given several times; all but huge if none is.",
+            help=f"What to measure: {', '.join(NAMES)}. Can be given several times; all but huge if left out.",
             show_default=False,
         ),
     ] = None,
@@ -56,8 +57,6 @@ def bench(
     if explain is not None:
         _explain(explain, as_json)
         return
-    from equipoise.bench.cases import SCALING, choose
-
     if read is None:
         names = choose(case or [], quick=quick, huge=huge)
         if figure is not None and SCALING not in names:
