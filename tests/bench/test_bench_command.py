@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -60,7 +61,7 @@ def test_what_was_measured_can_be_shown_as_markdown(measured):
 
 
 def test_sweeps_and_memory_are_measured_and_drawn(tmp_path):
-    cases = [Case(**{**vars(TINY), "name": str(edges), "edges": edges}) for edges in (100, 200, 400)]
+    cases = [replace(TINY, name=str(edges), edges=edges) for edges in (100, 200, 400)]
     medians = sweep(cases)
     peaks = [alone(case, OURS) for case in cases[:1]] + [alone(case, PYG) for case in cases[:1]]
     assert all(step.milliseconds > 0 and step.resident > step.peak >= 0 for step in peaks)
@@ -121,6 +122,9 @@ def test_missing_data_are_left_out_and_failures_noted(monkeypatch, tmp_path):
 def test_a_process_that_fails_is_a_named_error():
     with pytest.raises(MeasurementError, match="KeyError: 'no such task'"):
         ask("no such task")
+    impossible = replace(TINY, width=7)  # odd, so that it has no balanced start
+    with pytest.raises(MeasurementError, match="7 is odd"):
+        ask("epochs", [impossible])
 
 
 def test_a_noted_failure_exits_with_1(tmp_path):
@@ -138,6 +142,7 @@ def test_a_noted_failure_exits_with_1(tmp_path):
         (("--threads", "1;2"), "write --threads 1,2"),
         (("--threads", "0"), "write --threads 1,2"),
         (("--case", "cora-2", "--figure", "a.png"), "add --case scaling"),
+        (("--json", "/no/such/folder/bench.json"), "there is no folder /no/such/folder"),
         (("--read", "no-such-file.json"), "no report can be read"),
         (("--explain", "no_such_module:model"), "there is no module"),
     ],

@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from equipoise import __version__
 from equipoise.bench.cases import CASES, FIRST_CALL, SCALING, Case
 from equipoise.bench.report import OURS, PYG, FirstCall, Note, Report, Step, Sweep, Timing
 from equipoise.bench.scaling import SWEEPS, sweep_cases, swept
@@ -56,8 +57,9 @@ def run(tasks: Sequence[tuple[str, Task]], on_task: Callable[[str], None]) -> Re
 
 def machine() -> dict[str, str]:
     """What the numbers depend on."""
-    packages = {name: version(name) for name in ("equipoise", "torch", "torch_geometric", "numba")}
-    return {"processor": _processor(), "cores": str(os.cpu_count()), "python": platform.python_version(), **packages}
+    packages = {name: version(name) for name in ("torch", "torch_geometric", "numba")}
+    versions = {"equipoise": __version__, "python": platform.python_version(), **packages}
+    return {"processor": _processor(), "cores": str(os.cpu_count()), **versions}
 
 
 def ask(
@@ -93,6 +95,8 @@ def ask(
     said = json.loads(done.stdout.splitlines()[-1])
     if "missing" in said:
         raise DataError(said["missing"].splitlines()[0].rstrip(":"))
+    if "failed" in said:
+        raise MeasurementError(said["failed"])
     return said["answer"]
 
 

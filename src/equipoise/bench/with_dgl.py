@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -17,8 +16,12 @@ DGL = "DGL"
 
 
 def dgl_is_here() -> bool:
-    """Whether DGL is installed."""
-    return importlib.util.find_spec("dgl") is not None
+    """Whether DGL can be imported; one made for another torch is installed, but cannot."""
+    try:
+        import dgl  # noqa: F401
+    except (ImportError, OSError):
+        return False
+    return True
 
 
 def dgl_variant(data: Data, widths: Sequence[int], state: dict[str, Tensor]) -> tuple[nn.Module, Forward]:

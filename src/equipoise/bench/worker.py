@@ -24,7 +24,7 @@ from equipoise.bench.graphs import graph_of
 from equipoise.bench.memory import peak, reset_peak
 from equipoise.bench.report import OURS, Step, Timing
 from equipoise.bench.with_dgl import DGL, dgl_is_here, dgl_variant
-from equipoise.errors import DataError
+from equipoise.errors import DataError, EquipoiseError
 from equipoise.train.protocol import train
 
 
@@ -126,6 +126,6 @@ def answer(question: dict[str, Any]) -> Any:
 if __name__ == "__main__":
     try:
         said = {"answer": answer(json.load(sys.stdin))}
-    except DataError as error:
-        said = {"missing": error.what}
+    except EquipoiseError as error:
+        said = {"missing" if isinstance(error, DataError) else "failed": error.what}
     print(json.dumps(said))

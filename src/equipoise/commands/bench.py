@@ -61,6 +61,8 @@ def bench(
         names = choose(case or [], quick=quick, huge=huge)
         if figure is not None and SCALING not in names:
             raise EquipoiseError("the picture shows how cost grows", where="--figure", remedy=f"add --case {SCALING}")
+        if as_json is not None and not as_json.resolve().parent.is_dir():
+            raise EquipoiseError(f"there is no folder {as_json.resolve().parent}", where=f"--json {as_json}")
         report = _measure(names, _threads(threads), quick)
     else:
         from equipoise.bench.report import read_report
