@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check format clean
+.PHONY: help setup demo bench test test-slow check format clean
 
 help:  ## What there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,6 +20,9 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)  ## The main job in a minute: laws, imbalance, balance, with a picture
 	$(BIN)/equipoise demo
+
+bench: $(READY)  ## Speed and memory against PyG, a few minutes: a table, a picture, JSON
+	$(BIN)/equipoise bench --figure equipoise-bench.png --json equipoise-bench.json
 
 test: $(READY)  ## The tests that take less than a few minutes together
 	$(BIN)/python -m pytest -n auto -m 'not slow'

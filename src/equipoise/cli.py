@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from equipoise import __version__
-from equipoise.commands import data, demo, laws, train
+from equipoise.commands import bench, data, demo, laws, train
 from equipoise.errors import EquipoiseError
 
 app = typer.Typer(
@@ -41,6 +41,9 @@ app.command(epilog="Example:  equipoise discover mypackage.models:deep_gat --plo
 app.command(epilog="Example:  equipoise inspect models.py:deep_gat --json")(laws.inspect)
 app.command(epilog="Example:  equipoise train --dataset cora --layers 10 --init bal-o --lr 0.05 --epochs 1500")(
     train.train
+)
+app.command(epilog="Example:  equipoise bench --case cora-10 --case scaling --figure bench.png --json bench.json")(
+    bench.bench
 )
 app.add_typer(data.app, name="data")
 

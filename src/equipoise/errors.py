@@ -65,6 +65,10 @@ class TrainingError(EquipoiseError):
     """A training run that cannot be started as asked."""
 
 
+class MeasurementError(EquipoiseError):
+    """A time or an amount of memory that could not be measured."""
+
+
 class TargetError(EquipoiseError):
     """``package.module:factory`` on the command line does not lead to a model and its inputs."""
 
