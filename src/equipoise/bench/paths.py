@@ -88,6 +88,7 @@ def _reason(conv: MessagePassing, args: tuple[Any, ...], kwargs: dict[str, Any])
     if kind in FUSED.values():
         call = inspect.signature(kind.forward).bind(conv, *args, **kwargs)
         call.apply_defaults()
+        call.arguments.pop("relu", None)  # ours, and no obstacle
         _, x, edge_index, *extras = call.arguments.values()
         return obstacle(conv, x, edge_index, *extras)
     if kind in FUSED:
