@@ -65,6 +65,10 @@ class TrainingError(EquipoiseError):
     """A training run that cannot be started as asked."""
 
 
+class SpecError(EquipoiseError):
+    """A run, or a file of runs, is described wrongly; names the setting."""
+
+
 class TargetError(EquipoiseError):
     """``package.module:factory`` on the command line does not lead to a model and its inputs."""
 
