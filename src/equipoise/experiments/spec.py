@@ -82,8 +82,7 @@ class RunSpec:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            checked = _checked(field.name, getattr(self, field.name))
-            object.__setattr__(self, field.name, checked)
+            object.__setattr__(self, field.name, checked(field.name, getattr(self, field.name)))
         if self.beta is not None and not SCHEMES[self.init].balanced:
             raise SpecError(f"{self.init} balances nothing, so it starts from no beta", where=f"beta={self.beta}")
 
@@ -135,8 +134,8 @@ PROBABILITIES = ("dropout", "attention_dropout", "input_dropout")
 SWITCHES = ("concat", "share_weights", "bias", "undirected")
 
 
-def _checked(name: str, value: Any) -> Any:
-    """The value as plain Python of one type, so that 1, 1.0 and numpy's 1 make one key; an error names the field."""
+def checked(name: str, value: Any) -> Any:
+    """A setting's value as plain Python of one type, so that 0, 0.0 and numpy's make one key; an error names it."""
     if name in CHOICES:
         return _choice(name, value)
     if name in SWITCHES:
