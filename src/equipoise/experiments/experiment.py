@@ -66,7 +66,7 @@ class Experiment:
         source: where it was published.
         axes: the settings that vary, and ``variant``, with their values, in order; the seed is not one of them.
         cells: one for each combination of these values.
-        compare: the axis whose best value is looked for.
+        compare: the axis whose best value is looked for; the last one.
         published: measure → number, for each cell that has one; for runs ``accuracy``, ``ci``, ``epochs``,
             ``epochs_ci``.
         provenance: setting → where its value comes from.

@@ -48,6 +48,10 @@ def parse(text: str, name: str, file: str) -> Experiment:
     with _within(file):
         _check_names(document)
         axes, fixed, seeds = _grid(document)
+        compare = document.get("compare", "init" if "init" in axes else list(axes)[-1])
+        if compare not in axes:
+            raise ChoiceError("axis of the grid", compare, axes)
+        axes[compare] = axes.pop(compare)  # what is compared stands side by side: it varies fastest
         data = document.get("kind") == "data"
         cells = tuple(_cells(document, axes, fixed, () if data else seeds))
         experiment = Experiment(
@@ -57,7 +61,7 @@ def parse(text: str, name: str, file: str) -> Experiment:
             source=document.get("source", ""),
             axes=axes,
             cells=cells,
-            compare=document.get("compare", "init" if "init" in axes else list(axes)[-1]),
+            compare=compare,
             published=_published(document, axes, DATA_MEASURES if data else RUN_MEASURES),
             provenance=document.get("provenance", {}),
             claims=tuple(_claims(document, axes)),
@@ -72,7 +76,7 @@ def parse(text: str, name: str, file: str) -> Experiment:
 
 def _check_names(document: Mapping[str, Any]) -> None:
     for name, value in document.items():
-        kind = (TEXT | TABLES).get(name)
+        kind: Any = (TEXT | TABLES).get(name)
         if kind is None:
             raise ChoiceError("table or field", name, TEXT | TABLES)
         if not isinstance(value, kind):
@@ -183,8 +187,6 @@ def _check_claim(claim: Claim, axes: Axes) -> None:
 
 
 def _check_whole(experiment: Experiment, document: Mapping[str, Any]) -> None:
-    if experiment.compare not in experiment.axes:
-        raise SpecError(f"compare must be an axis of the grid: {', '.join(experiment.axes)}", where="compare")
     runs = sum(len(cell.specs) for cell in experiment.cells)
     if "runs" in document and document["runs"] != runs:
         raise SpecError(f"the grid makes {runs} runs, and the file says {document['runs']}", where="runs")
