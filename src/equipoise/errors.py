@@ -93,6 +93,14 @@ class DataOptionError(DataError):
     """An option that this data set does not have, or a value outside its range."""
 
 
+class StoreError(EquipoiseError):
+    """A store of results cannot be used: not one, of a later version, locked, or a table that does not fit it."""
+
+
+class ClusterError(EquipoiseError):
+    """A cluster that is not there, or Ray is not."""
+
+
 class ChoiceError(EquipoiseError):
     """A name that is none of the known ones; lists them and suggests the nearest."""
 
