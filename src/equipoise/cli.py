@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from equipoise import __version__
-from equipoise.commands import data, demo, laws, train
+from equipoise.commands import data, demo, laws, report, train
 from equipoise.errors import EquipoiseError
 
 app = typer.Typer(
@@ -42,6 +42,7 @@ app.command(epilog="Example:  equipoise inspect models.py:deep_gat --json")(laws
 app.command(epilog="Example:  equipoise train --dataset cora --layers 10 --init bal-o --lr 0.05 --epochs 1500")(
     train.train
 )
+app.command(epilog="Example:  equipoise report sgd --store equipoise.sqlite --out tables")(report.report)
 app.add_typer(data.app, name="data")
 
 

@@ -34,7 +34,10 @@ TABLES = {
 }
 RUN_MEASURES = ("accuracy", "ci", "epochs", "epochs_ci")
 DATA_MEASURES = ("nodes", "edges", "features", "classes", "train", "val", "test")
-CLAIM = ("say", "source", "better", "worse", "where", "measure", "by", "most", "narrow", "wide")
+CLAIM = {
+    **{"say": str, "source": str, "measure": str, "by": float, "most": bool},
+    **{"better": dict, "worse": dict, "where": dict, "narrow": dict, "wide": dict},
+}
 
 Axes = dict[str, tuple[Value, ...]]
 
@@ -89,7 +92,14 @@ def _check_names(document: Mapping[str, Any]) -> None:
         raise SpecError("there is no grid of runs", where="[grid]", remedy='[grid] with dataset = ["cora"], depth = …')
 
 
-_WORDS = {str: "a text", int: "a whole number", list: "a list", dict: "a table"}
+_WORDS: dict[type, str] = {
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    list: "a list",
+    dict: "a table",
+}
 
 
 def _grid(document: Mapping[str, Any]) -> tuple[Axes, dict[str, Value], tuple[int, ...]]:
@@ -153,9 +163,12 @@ def _published(document: Mapping[str, Any], axes: Axes, measures: tuple[str, ...
 def _claims(document: Mapping[str, Any], axes: Axes) -> Iterator[Claim]:
     for number, table in enumerate(document.get("claims", ()), start=1):
         with _within(f"[[claims]] number {number}"):
-            for name in table:
-                if name not in CLAIM:
+            for name, value in table.items():
+                kind: Any = CLAIM.get(name)
+                if kind is None:
                     raise ChoiceError("field", name, CLAIM)
+                if not isinstance(value, int | float if kind is float else kind):
+                    raise SpecError(f"{name} must be {_WORDS[kind]}")
             if missing := [name for name in ("say", "better", "worse") if name not in table]:
                 raise SpecError(f"a claim needs {' and '.join(missing)}")
             claim = Claim(
@@ -209,7 +222,9 @@ def _setting(name: str, value: Any) -> Value:
     return checked_value
 
 
-def _allowed(where: Mapping[str, Any]) -> dict[str, tuple[Value, ...]]:
+def _allowed(where: Any) -> dict[str, tuple[Value, ...]]:
+    if not isinstance(where, dict):
+        raise SpecError("where must be a table, { depth = [2, 5] }")
     return {name: tuple(value) if isinstance(value, list) else (value,) for name, value in where.items()}
 
 
