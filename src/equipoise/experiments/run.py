@@ -50,7 +50,7 @@ def run(spec: RunSpec, checkpoint: Checkpoint | None = None) -> Result:
 
 def _history(spec: RunSpec, checkpoint: Checkpoint | None) -> History:
     data = _data(spec.dataset, spec.undirected)
-    model = _network(spec, data)
+    model = network(spec, data)
     initialize_(model, spec.init, beta=spec.beta, generator=torch.Generator().manual_seed(spec.seed))
     optimizer = OPTIMIZERS[spec.optimizer](model.parameters(), lr=spec.lr, weight_decay=spec.weight_decay)  # type: ignore[call-arg]
     torch.manual_seed(spec.seed)  # dropout
@@ -77,7 +77,8 @@ def _data(dataset: str, undirected: bool) -> Data:
     return load_dataset(dataset, undirected=undirected)
 
 
-def _network(spec: RunSpec, data: Data) -> Stack:
+def network(spec: RunSpec, data: Data) -> Stack:
+    """The network of a run, before it is initialised."""
     return Stack(
         spec.kind,
         [data.num_features, *[spec.width] * (spec.depth - 1), data.classes],
