@@ -1,8 +1,8 @@
 """Results as a table, one row a run: for other programs, for version control, and for a store on another machine.
 
 A table has everything about a run but its curves. Numbers are written so that they are read back to the bit; what is
-None is an empty field. The spec's epochs, how many at most, are the column ``max_epochs``; the column ``epochs`` says how
-many were run.
+None is an empty field. The spec's epochs, how many at most, are the column ``max_epochs``; ``epochs`` is how many there
+were.
 """
 
 from __future__ import annotations
