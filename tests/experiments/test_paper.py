@@ -109,6 +109,24 @@ def test_how_many_numbers_are_published():
     }
 
 
+# Sums over the printed tables: no digit of any cell can change unnoticed.
+SUMS = {
+    "sgd": (5562.59 + 412.10, 477.19 + 26.62),  # Table 2, and the first two rows of Table 3
+    "variations-sgd": (2362.22, 147.56),
+    "variations-adam": (2637.92, 70.38),
+    "gat-v1": (489.09, 3.15),
+    "lipschitz": (1900.0, 0.0),
+    "gcn": (3033.0, 681.3),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_of_the_published_numbers(name):
+    cells = load(name).published.values()
+    found = [sum(cell.get(measure, 0.0) for cell in cells) for measure in ("accuracy", "ci")]
+    assert found == pytest.approx(SUMS[name], abs=1e-6)
+
+
 @pytest.mark.parametrize(
     ("dataset", "depth", "lr"),
     [

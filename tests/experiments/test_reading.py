@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from equipoise.errors import ChoiceError, EquipoiseError, SpecError
@@ -61,6 +63,13 @@ def test_a_file_of_ones_own_is_loaded_by_its_path(tmp_path):
     (tmp_path / "own.toml").write_text(OWN)
     own = load(tmp_path / "own.toml")
     assert (own.name, len(own.specs)) == ("own", 24)
+
+
+def test_the_example_of_the_documentation():
+    text = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text(encoding="utf-8")
+    example = text.split("```toml\n")[1].split("```")[0]
+    own = parse(example, "my", "my.toml")
+    assert (len(own.specs), len(own.published), len(own.claims)) == (40, 2, 1)
 
 
 @pytest.mark.parametrize(

@@ -62,9 +62,10 @@ def test_equal_ones_are_both_the_best():
     ("ours", "paper", "overlap"),
     [
         (Estimate(50, 1, 5), Estimate(52, 1, 0), True),
-        (Estimate(50, 1, 5), Estimate(52.1, 1, 0), False),
+        (Estimate(50, 1, 5), Estimate(52.2, 1, 0), False),
         (Estimate(50, 1, 5), Estimate(51, math.nan, 0), True),
-        (Estimate(50, 1, 5), Estimate(51.1, math.nan, 0), False),
+        (Estimate(50, 1, 5), Estimate(51.2, math.nan, 0), False),
+        (Estimate(2100 / 37, 0, 5), Estimate(56.8, 0, 0), True),  # 56.757, rounded
         (Estimate(50, math.nan, 1), Estimate(50, 1, 0), None),
         (None, Estimate(50, 1, 0), None),
         (Estimate(50, 1, 5), None, None),
@@ -72,6 +73,11 @@ def test_equal_ones_are_both_the_best():
 )
 def test_intervals_overlap(ours, paper, overlap):
     assert Row((), Summary(ours, None, 5), paper, None, False, False).overlap is overlap
+
+
+def test_a_difference_of_nothing_has_no_sign():
+    same = COMPLETE | {("cora", 10, "bal-o"): ([79.4, 79.399], 200)}
+    assert row(as_markdown(made(same)), "cora", "10", "bal-o")["difference"] == "0.00"
 
 
 def test_runs_that_diverged_or_failed_are_told():

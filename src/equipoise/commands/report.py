@@ -33,7 +33,7 @@ def report(
     *,
     store: Annotated[Path, Option(metavar="FILE", help="Where the runs are.")] = Path("equipoise.sqlite"),
     form: Annotated[
-        str | None, Option("--format", help="markdown, latex or csv. [default: markdown; with --out, all three]")
+        str | None, Option("--format", help="markdown, latex or csv; if not given, markdown, and all three with --out.")
     ] = None,
     out: Annotated[Path | None, Option(metavar="DIR", help="Write files here instead of printing.")] = None,
     epochs: Annotated[int | None, Option(min=1, help="Runs of so many epochs at most instead of the target's.")] = None,

@@ -21,6 +21,7 @@ class Row:
         paper_epochs: the published epochs to the best model, if there are any.
         best: whether ours is the best of its group, of which every cell has a run.
         paper_best: the same of the published accuracies.
+        digits: how many the published numbers have.
     """
 
     at: At
@@ -29,6 +30,7 @@ class Row:
     paper_epochs: Estimate | None
     best: bool
     paper_best: bool
+    digits: int = 1
 
     @property
     def difference(self) -> float | None:
@@ -37,12 +39,16 @@ class Row:
 
     @property
     def overlap(self) -> bool | None:
-        """Whether the intervals overlap; a published number without one is a point, ours without one is no answer."""
+        """Whether the intervals overlap; a published number without one is a point, ours without one is no answer.
+
+        Published means and intervals are rounded, each by up to half a unit of the last digit: 56.757 is in 56.76 ± 0.
+        """
         if self.difference is None or self.ours.accuracy is None or self.paper is None:
             return None
         if math.isnan(self.ours.accuracy.ci):
             return None
-        return abs(self.difference) <= self.ours.accuracy.ci + (0.0 if math.isnan(self.paper.ci) else self.paper.ci)
+        paper_ci = 0.0 if math.isnan(self.paper.ci) else self.paper.ci
+        return abs(self.difference) <= self.ours.accuracy.ci + paper_ci + 10.0**-self.digits
 
 
 def published(experiment: Experiment, measure: str = "accuracy") -> dict[At, Estimate]:
@@ -55,21 +61,21 @@ def published(experiment: Experiment, measure: str = "accuracy") -> dict[At, Est
     }
 
 
+def digits_published(experiment: Experiment) -> int:
+    """How many digits the published numbers have after the point; 1 where there are none."""
+    numbers = [cell[name] for cell in experiment.published.values() for name in ("accuracy", "ci") if name in cell]
+    return max((len(repr(float(number)).split(".")[1]) for number in numbers), default=1)
+
+
 def compare(experiment: Experiment, summaries: Mapping[At, Summary]) -> list[Row]:
     """One row for each cell."""
     paper, paper_epochs = published(experiment), published(experiment, "epochs")
     ours = {at: summary.accuracy for at, summary in summaries.items() if summary.accuracy}
     best, paper_best = _best(experiment, ours), _best(experiment, paper)
+    digits = digits_published(experiment)
     return [
-        Row(
-            cell.at,
-            summaries[cell.at],
-            paper.get(cell.at),
-            paper_epochs.get(cell.at),
-            cell.at in best,
-            cell.at in paper_best,
-        )
-        for cell in experiment.cells
+        Row(at, summaries[at], paper.get(at), paper_epochs.get(at), at in best, at in paper_best, digits)
+        for at in (cell.at for cell in experiment.cells)
     ]
 
 

@@ -57,13 +57,12 @@ def report(experiment: Experiment, results: Iterable[Finished]) -> Report:
     """The report of a table or figure of runs."""
     summaries = summarize(experiment, results)
     rows = compare(experiment, summaries)
-    digits = _digits(experiment)
     columns = [*(TITLES.get(axis, axis) for axis in experiment.axes), "ours", "n", "epochs to best"]
     if experiment.published:
         columns += ["paper", "difference", "intervals"]
     if told := any(row.paper_epochs for row in rows):
         columns += ["paper's epochs"]
-    texts = [_texts(row, digits, bool(experiment.published), told) for row in rows]
+    texts = [_texts(row, bool(experiment.published), told) for row in rows]
     ours, paper = len(experiment.axes), len(experiment.axes) + 3
     bold = {(i, ours) for i, row in enumerate(rows) if row.best}
     bold |= {(i, paper) for i, row in enumerate(rows) if row.paper_best}
@@ -83,20 +82,14 @@ def report(experiment: Experiment, results: Iterable[Finished]) -> Report:
     )
 
 
-def _digits(experiment: Experiment) -> int:
-    """As many as were published."""
-    numbers = [cell[name] for cell in experiment.published.values() for name in ("accuracy", "ci") if name in cell]
-    return max((len(repr(float(number)).split(".")[1]) for number in numbers), default=1)
-
-
-def _texts(row: Row, digits: int, published: bool, told: bool) -> list[str]:
-    ours = row.ours
+def _texts(row: Row, published: bool, told: bool) -> list[str]:
+    ours, digits = row.ours, row.digits
     n = f"{ours.n}/{ours.wanted}"
     for count, word in ((ours.diverged, "diverged"), (ours.failed, "failed")):
         n += f", {count} {word}" if count else ""
     texts = [*map(str, row.at), _text(ours.accuracy, digits, MISSING), n, _text(ours.epochs, 0)]
     if published:
-        difference = "" if row.difference is None else f"{row.difference:+.{digits}f}".replace("-", "−")
+        difference = "" if row.difference is None else _signed(row.difference, digits)
         texts += [_text(row.paper, digits), difference, {True: "overlap", False: "apart", None: ""}[row.overlap]]
     return texts + [_text(row.paper_epochs, 0)] * told
 
@@ -143,8 +136,10 @@ def _told(comparison: Comparison, verdict: Verdict) -> str:
     return f"{'closest' if comparison.true else 'not'} {place}".rstrip() + f": {pairs}"
 
 
-def _signed(number: float) -> str:
-    return f"{number:+.1f}".replace("-", "−")
+def _signed(number: float, digits: int = 1) -> str:
+    """With its sign, unless it is zero as written."""
+    text = f"{number:+.{digits}f}"
+    return text.replace("-", "−") if float(text) else text[1:]
 
 
 def _record(experiment: Experiment, row: Row) -> dict[str, object]:
