@@ -62,10 +62,10 @@ def test_runs_of_something_else_are_passed_over():
 def test_runs_of_fewer_epochs_are_found_and_said_to_be():
     experiment = small()
     short = [replace(run, spec=replace(run.spec, epochs=200)) for run in results(experiment, COMPLETE)]
-    fitted, remark = fitting(experiment, short)
+    fitted = fitting(experiment, short)
     assert {spec.epochs for spec in fitted.specs} == {200}
-    assert remark == "of at most 200 epochs instead of 5000"
+    assert fitted.remark == "of at most 200 epochs instead of 5000"
     whole = results(experiment, {("cora", 2, "xav"): ([70], 1)})
-    assert fitting(experiment, [*short, *whole]) == (experiment, "")
-    assert fitting(experiment, [*short, *whole], 200)[1] == remark
-    assert fitting(experiment, []) == (experiment, "")
+    assert fitting(experiment, [*short, *whole]) == experiment
+    assert fitting(experiment, [*short, *whole], 200) == fitted
+    assert fitting(experiment, []) == experiment

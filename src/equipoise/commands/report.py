@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -84,9 +83,7 @@ def _report(experiment: Experiment, results: Sequence[Result], epochs: int | Non
     if experiment.kind == "data":
         with working("counting …"):
             return dataset_report(experiment)
-    fitted, remark = fitting(experiment, results, epochs)
-    made = tabulate(fitted, results)
-    return replace(made, status=f"{made.status}, {remark}") if remark else made
+    return tabulate(fitting(experiment, results, epochs), results)
 
 
 def _write(reports: Sequence[Report], out: Path, forms: Sequence[str]) -> None:

@@ -75,6 +75,7 @@ class Experiment:
         draws: the quantities that a figure shows.
         every: epochs from one sample of these to the next.
         load: data set → options of ``load_dataset``, for ``"data"``.
+        remark: how its runs differ from those of its file, where they do.
     """
 
     name: str
@@ -91,6 +92,7 @@ class Experiment:
     draws: tuple[str, ...] = ()
     every: int = 25
     load: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
+    remark: str = ""
 
     @property
     def specs(self) -> list[RunSpec]:
@@ -135,7 +137,11 @@ class Experiment:
         for name, wanted in {"dataset": dataset, "depth": depth, "init": init}.items():
             if wanted is not None:
                 cells = self._kept(cells, name, wanted)
-        return replace(self, cells=tuple(_with(cell, seeds, epochs) for cell in cells))
+        own = sorted({spec.epochs for spec in self.specs})
+        remark = self.remark
+        if epochs is not None and own not in ([], [epochs]):
+            remark = f"of at most {epochs} epochs instead of {' and '.join(map(str, own))}"
+        return replace(self, cells=tuple(_with(cell, seeds, epochs) for cell in cells), remark=remark)
 
     def _kept(self, cells: tuple[Cell, ...], name: str, wanted: Sequence[Value]) -> tuple[Cell, ...]:
         there = {cell.at: self._setting(cell, name) for cell in self.cells}

@@ -110,8 +110,8 @@ def _has_number(result: Finished) -> bool:
     return result.test_accuracy is not None and not math.isnan(result.test_accuracy)
 
 
-def fitting(experiment: Experiment, results: Iterable[Finished], epochs: int | None = None) -> tuple[Experiment, str]:
-    """The experiment at the number of epochs that its runs have, and a remark where that is not its own.
+def fitting(experiment: Experiment, results: Iterable[Finished], epochs: int | None = None) -> Experiment:
+    """The experiment at the number of epochs that its runs have.
 
     It is the number asked for; else the experiment's own, if it has runs of that or there are none of any other; else
     the one that most of its runs have, as after ``equipoise reproduce sgd --epochs 200``.
@@ -122,7 +122,4 @@ def fitting(experiment: Experiment, results: Iterable[Finished], epochs: int | N
         runs = {replace(spec, epochs=1) for spec in specs}
         found = Counter(result.spec.epochs for result in results if replace(result.spec, epochs=1) in runs)
         epochs = found.most_common(1)[0][0] if found and not own & found.keys() else None
-    if epochs is None or own == {epochs}:
-        return experiment, ""
-    instead = " and ".join(map(str, sorted(own)))
-    return experiment.narrowed(epochs=epochs), f"of at most {epochs} epochs instead of {instead}"
+    return experiment.narrowed(epochs=epochs)

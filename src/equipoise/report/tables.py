@@ -71,7 +71,7 @@ def report(experiment: Experiment, results: Iterable[Finished]) -> Report:
         name=experiment.name,
         title=experiment.title,
         source=experiment.source,
-        status=_status(rows),
+        status=_status(rows, experiment.remark),
         columns=columns,
         rows=texts,
         bold=frozenset(bold),
@@ -98,12 +98,13 @@ def _text(estimate: Estimate | None, digits: int, otherwise: str = "") -> str:
     return estimate.text(digits) if estimate else otherwise
 
 
-def _status(rows: Sequence[Row]) -> str:
+def _status(rows: Sequence[Row], remark: str) -> str:
     done, wanted = sum(row.ours.n for row in rows), sum(row.ours.wanted for row in rows)
     diverged, failed = (sum(getattr(row.ours, what) for row in rows) for what in ("diverged", "failed"))
     missing = sum(row.ours.n == 0 for row in rows)
     parts = [f"{done} of {wanted} runs", f"{missing} of {len(rows)} cells missing" if missing else "no cell missing"]
     parts += [f"{diverged} diverged"] * bool(diverged) + [f"{failed} failed"] * bool(failed)
+    parts += [remark] * bool(remark)
     return ", ".join(parts)
 
 
