@@ -45,7 +45,7 @@ def reproduce(
     init: Init = None,
     seeds: Seeds = None,
     epochs: Epochs = None,
-    jobs: Annotated[int | None, Option(min=1, help="Processes [default: one a core].", show_default=False)] = None,
+    jobs: Annotated[int | None, Option(min=1, help="Processes; by default one a core.", show_default=False)] = None,
     ray: Annotated[
         str | None,
         Option(metavar="ADDRESS", help="Run on the Ray cluster at this address, or `local`.", show_default=False),

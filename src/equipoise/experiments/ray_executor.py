@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,23 +15,25 @@ from equipoise.experiments.executors import Executor, News, Work
 from equipoise.experiments.result import Result, failed
 from equipoise.experiments.spec import RunSpec
 
-RETRIES = 3  # of a task whose worker or node was lost
+RETRIES = 3
+REACH = 10.0  # seconds for a cluster to answer
 LOOK = 1.0  # seconds after which the size of the cluster is looked at again
 
 
-def ray_tasks(address: str = "local") -> Executor:
+def ray_tasks(address: str = "local", retries: int = RETRIES) -> Executor:
     """Runs as tasks of one core each; nodes need this package and the data, the driver alone needs the store.
 
     Args:
         address: ``"local"`` for a cluster of this machine alone, started and ended here; ``"auto"``, ``host:port`` or
             ``ray://host:port`` for one that is running.
+        retries: of a run whose worker or node was lost.
     """
     ray = _ray()
 
     def execute(specs: Sequence[RunSpec], work: Work) -> News:
         _connect(ray, address)
         try:
-            task = ray.remote(num_cpus=1, max_retries=RETRIES)(_one_thread)
+            task = ray.remote(num_cpus=1, max_retries=retries)(_one_thread)
             waiting = list(reversed(specs))
             under_way: dict[Any, RunSpec] = {}
             while waiting or under_way:
@@ -41,7 +44,7 @@ def ray_tasks(address: str = "local") -> Executor:
                     yield spec
                 over, _ = ray.wait(list(under_way), num_returns=1, timeout=LOOK)
                 for reference in over:
-                    yield _result(ray, reference, under_way.pop(reference))
+                    yield _result(ray, reference, under_way.pop(reference), retries)
         finally:
             ray.shutdown()
 
@@ -53,12 +56,12 @@ def _one_thread(work: Work, spec: RunSpec) -> Result:
     return work(spec)
 
 
-def _result(ray: Any, reference: Any, spec: RunSpec) -> Result:
+def _result(ray: Any, reference: Any, spec: RunSpec, retries: int) -> Result:
     try:
         result: Result = ray.get(reference)
     except ray.exceptions.RayError as error:
         lines = str(error).strip().splitlines() or ["lost"]
-        return failed(spec, f"{type(error).__name__} after {RETRIES} retries: {lines[0]}", str(error))
+        return failed(spec, f"{type(error).__name__} after {retries} retries: {lines[0]}", str(error))
     return result
 
 
@@ -75,10 +78,18 @@ def _connect(ray: Any, address: str) -> None:
     variables = {VARIABLE: os.environ[VARIABLE]} if os.environ.get(VARIABLE) else {}
     options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
     try:
+        _reach(address)
         ray.init(address, runtime_env={"env_vars": variables}, log_to_driver=False, **options)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:  # among the first, ConnectionError
         raise ClusterError(
             f"there is no Ray cluster at {address}: {str(error).splitlines()[0]}",
             where=f"--ray {address}",
             remedy="start one with `ray start --head` (docs/cluster.md), or use --ray local",
         ) from error
+
+
+def _reach(address: str) -> None:
+    """Ray would wait for minutes where nobody answers."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host:
+        socket.create_connection((host, int(port)), timeout=REACH).close()
