@@ -37,9 +37,11 @@ def write_csv(results: Iterable[Result], path: Path) -> int:
     rows = [_row(result) for result in sorted(results, key=lambda result: result.key)]
     try:
         with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+            plain = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+            quoted = csv.DictWriter(file, COLUMNS, lineterminator="\n", quoting=csv.QUOTE_ALL)
+            plain.writeheader()
+            for row in rows:  # the csv module quotes its own line ends, and would leave a lone \r to end a line
+                (quoted if any("\r" in text for text in row.values()) else plain).writerow(row)
     except OSError as error:
         raise StoreError(f"the table cannot be written: {error.strerror}", where=str(path)) from error
     return len(rows)
