@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from equipoise import __version__
-from equipoise.commands import bench, data, demo, laws, train
+from equipoise.commands import bench, data, demo, laws, report, reproduce, status, store, train
 from equipoise.errors import EquipoiseError
 
 app = typer.Typer(
@@ -42,6 +42,12 @@ app.command(epilog="Example:  equipoise inspect models.py:deep_gat --json")(laws
 app.command(epilog="Example:  equipoise train --dataset cora --layers 10 --init bal-o --lr 0.05 --epochs 1500")(
     train.train
 )
+app.command(epilog="Example:  equipoise reproduce sgd --dataset texas,cornell --seeds 2 --epochs 200")(
+    reproduce.reproduce
+)
+app.command(epilog="Example:  equipoise status sgd adam")(status.status)
+app.command(epilog="Example:  equipoise report sgd --store equipoise.sqlite --out tables")(report.report)
+app.add_typer(store.app, name="store")
 app.command(epilog="Example:  equipoise bench --case cora-10 --case scaling --figure bench.png --json bench.json")(
     bench.bench
 )

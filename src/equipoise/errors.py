@@ -69,6 +69,10 @@ class MeasurementError(EquipoiseError):
     """A time or an amount of memory that could not be measured."""
 
 
+class SpecError(EquipoiseError):
+    """A run, or a file of runs, is described wrongly; names the setting."""
+
+
 class TargetError(EquipoiseError):
     """``package.module:factory`` on the command line does not lead to a model and its inputs."""
 
@@ -91,6 +95,14 @@ class UnsafePickleError(DataError):
 
 class DataOptionError(DataError):
     """An option that this data set does not have, or a value outside its range."""
+
+
+class StoreError(EquipoiseError):
+    """A store of results cannot be used: not one, of a later version, locked, or a table that does not fit it."""
+
+
+class ClusterError(EquipoiseError):
+    """A cluster that is not there, or Ray is not."""
 
 
 class ChoiceError(EquipoiseError):

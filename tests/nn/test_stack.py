@@ -197,6 +197,28 @@ def test_dropout_of_features_and_of_attention_are_two_things(graph: tuple[Tensor
     assert torch.equal(single(*graph), single.eval()(*graph))  # the input is not dropped
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "gcn"])
+def test_heads_of_the_last_layer_are_averaged(kind: str, graph: tuple[Tensor, Tensor]) -> None:
+    stack = Stack(kind, WIDTHS, heads=2, out_heads=5)
+    assert [conv.heads for conv in stack.convs] == [2, 2, 5]
+    assert stack(*graph).shape == (12, 3)
+    averaged, stack.convs[2].concat = stack(*graph), True
+    assert torch.allclose(averaged, stack(*graph).view(12, 5, 3).mean(dim=1), atol=1e-6)
+
+
+def test_input_dropout_is_of_what_the_first_layer_reads(graph: tuple[Tensor, Tensor]) -> None:
+    stack, seen = Stack("gcn", WIDTHS, input_dropout=0.5), []
+    for conv in stack.convs:
+        conv.register_forward_pre_hook(lambda conv, given: seen.append(given[0]))
+    stack(*graph)
+    zeros = seen[0] == 0
+    assert 0.2 < zeros.double().mean() < 0.8
+    assert torch.equal(seen[0][~zeros], 2 * graph[0][~zeros])
+    assert torch.equal(seen[1], stack.activation(stack.convs[0](seen[0], graph[1])))
+    stack.eval()(*graph)
+    assert torch.equal(seen[-3], graph[0])
+
+
 def test_identity_skip_carries_features_whole(graph: tuple[Tensor, Tensor]) -> None:
     stack, seen = Stack("gcn", WIDTHS, dropout=0.5, skip="identity"), []
     nn.init.zeros_(stack.convs[1].lin.weight)
@@ -267,6 +289,9 @@ def test_unknown_names(given: dict[str, Any], message: str) -> None:
         ({"widths": [-1, 4, 3]}, r"whole numbers(.|\n)*widths\[0\]=-1"),
         ({"widths": [9, 6.0, 3]}, r"whole numbers(.|\n)*widths\[1\]=6.0"),
         ({"heads": 0}, r"whole numbers(.|\n)*heads=0"),
+        ({"out_heads": 0}, r"whole numbers(.|\n)*out_heads=0"),
+        ({"input_dropout": 1.0}, r"probability(.|\n)*where:  input_dropout=1.0"),
+        ({"kind": "gcn", "out_heads": 2}, r"gcn has no attention(.|\n)*heads=2"),
         ({"dropout": 1.0}, r"probability(.|\n)*where:  dropout=1.0"),
         ({"dropout": float("nan")}, r"probability(.|\n)*where:  dropout=nan"),
         ({"attention_dropout": -0.1}, r"probability(.|\n)*attention_dropout=-0.1"),

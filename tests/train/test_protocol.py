@@ -8,7 +8,8 @@ from equipoise.data.load import load_dataset
 from equipoise.errors import ChoiceError, TrainingError
 from equipoise.init.schemes import initialize_
 from equipoise.nn.stack import Stack
-from equipoise.train.protocol import train
+from equipoise.train.protocol import _same_in_both_modes, train
+from equipoise.train.state import TrainingState
 from tests.real_data import require
 
 NODES, FEATURES, CLASSES = 40, 6, 3
@@ -63,6 +64,70 @@ def test_is_the_protocol_to_the_bit(data, dropout, optimizer, weight_decay):
     assert (history.loss, history.val_accuracy, history.test_accuracy) == expected
     for a, b in zip(fast.parameters(), slow.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("pause", [1, 9, 15])
+def test_goes_on_to_the_bit(data, dropout, optimizer, pause):
+    """Stopped anywhere and taken up by another model and optimizer, a run has the numbers of one without a pause."""
+
+    def fresh():
+        model = network(dropout)
+        make = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[optimizer]
+        torch.manual_seed(1)
+        return model, make(model.parameters(), lr=0.1, weight_decay=0.01)
+
+    whole, stepper = fresh()
+    expected = train(whole, data, optimizer=stepper, epochs=15)
+
+    model, stepper = fresh()
+    states = {}
+    train(
+        model,
+        data,
+        optimizer=stepper,
+        epochs=15,
+        on_epoch=lambda epoch, history: states.setdefault(epoch, TrainingState.of(model, stepper, history)),
+    )
+    torch.manual_seed(5)
+    model = network(dropout, seed=9)
+    stepper = type(stepper)(model.parameters(), lr=0.3)
+    went_on = train(model, data, optimizer=stepper, epochs=15, history=states[pause].restore(model, stepper))
+    for curve in ("loss", "val_accuracy", "test_accuracy"):
+        assert getattr(went_on, curve) == getattr(expected, curve)
+    assert went_on.best_state.keys() == expected.best_state.keys()
+    assert all(torch.equal(went_on.best_state[name], value) for name, value in expected.best_state.items())
+    for a, b in zip(model.parameters(), whole.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_run_that_is_over_stays_over(data):
+    """A state may be taken after the very epoch that ended the run."""
+    model = network()
+    stepper = torch.optim.SGD(model.parameters(), lr=0.3)
+    history = train(model, data, optimizer=stepper, epochs=500, stop_loss=0.5)
+    state = TrainingState.of(model, stepper, history)
+    again = train(model, data, optimizer=stepper, epochs=500, stop_loss=0.5, history=state.restore(model, stepper))
+    assert (again.outcome, again.epochs, again.loss) == ("converged", history.epochs, history.loss)
+
+
+def test_patience_ends_a_run_that_gets_no_better(data):
+    free = train(network(), data, lr=0.3, epochs=60)
+    history = train(network(), data, lr=0.3, epochs=60, patience=10)
+    assert history.outcome == "stopped"
+    assert history.epochs == history.best_epoch + 10 < 60
+    assert history.loss == free.loss[: history.epochs]
+
+
+def test_a_dead_network_with_dropout_is_not_the_same_in_both_modes(data):
+    """Its scores are equal, zero, in both modes, but only as long as it is dead."""
+    model = network(dropout=0.5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    assert not _same_in_both_modes(model, data)
+    assert _same_in_both_modes(network(), data)
 
 
 def test_same_seed_same_numbers(data):
@@ -160,6 +225,8 @@ def test_mistakes_are_named(data):
         train(model, data, optimizer=torch.optim.Adam(model.parameters()), lr=0.1)
     with pytest.raises(TrainingError, match="at least 1"):
         train(model, data, lr=0.1, epochs=0)
+    with pytest.raises(TrainingError, match="at least 1 epoch"):
+        train(model, data, lr=0.1, patience=0)
     with pytest.raises(TrainingError, match=r"expected a torch\.nn\.Module"):
         train("model", data, lr=0.1)
     data.val_mask = data.val_mask[:, None]

@@ -7,13 +7,13 @@ from itertools import pairwise
 from numbers import Integral
 from typing import Any, Literal, cast
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing
 from torch_geometric.typing import Adj
 
 from equipoise.errors import ArchitectureError, ChoiceError
 from equipoise.nn.chain import can_chain, chained, watched
+from equipoise.nn.features import dropped
 from equipoise.nn.gat import FusedGATConv
 from equipoise.nn.gatv2 import FusedGATv2Conv
 from equipoise.nn.gcn import FusedGCNConv
@@ -36,7 +36,7 @@ class Stack(nn.Module):
     Args:
         kind: ``"gatv2"``, ``"gat"``, ``"gcn"``, ``"omega-gat"`` or ``"lipschitz-gat"``.
         widths: features in, hidden widths, classes out: L + 1 numbers for L layers.
-        heads: attention heads of every layer but the last, which has one.
+        heads: attention heads of every layer but the last, which has ``out_heads``.
         concat: concatenates heads, each as wide as ``widths`` says, so the next layer reads heads × width features;
             otherwise heads are averaged.
         activation: ``"relu"``, ``"leaky-relu"`` (slope 0.01), ``"elu"``, ``"gelu"``, ``"tanh"`` or ``"identity"``.
@@ -49,6 +49,8 @@ class Stack(nn.Module):
         negative_slope: of the leaky-ReLU in attention scores.
         attention_dropout: of attention coefficients, where it differs from ``dropout``.
         add_self_loops: whether layers add self-loops to the graph.
+        out_heads: attention heads of the last layer; several are averaged.
+        input_dropout: of the features that the first layer reads.
 
     Shapes:
         - input: node features (nodes, widths[0]), dense or sparse as PyG's layers take them; ``edge_index``
@@ -82,22 +84,25 @@ class Stack(nn.Module):
         negative_slope: float = 0.2,
         attention_dropout: float | None = None,
         add_self_loops: bool = True,
+        out_heads: int = 1,
+        input_dropout: float = 0.0,
     ) -> None:
         super().__init__()
         _check_names(kind, activation, skip)
-        _check_numbers(widths, heads, dropout, attention_dropout)
-        _check_fit(kind, heads, share_weights, attention_dropout)
+        _check_counts(widths, heads, out_heads)
+        _check_dropouts(dropout=dropout, attention_dropout=attention_dropout, input_dropout=input_dropout)
+        _check_fit(kind, max(heads, out_heads), share_weights, attention_dropout)
         widths = [int(width) for width in widths]  # PyG tells a number of features from a pair by its type
         self.kind, self.widths, self.heads, self.concat = kind, tuple(widths), heads, concat
-        self.dropout, self.skip = dropout, skip
+        self.dropout, self.input_dropout, self.skip = dropout, input_dropout, skip
 
         hidden = [heads * width if concat else width for width in widths[1:-1]]
         self.convs = nn.ModuleList(
             KINDS[kind](
                 in_channels=in_channels,
                 out_channels=out_channels,
-                heads=heads if layer < len(hidden) else 1,
-                concat=concat,
+                heads=heads if layer < len(hidden) else out_heads,
+                concat=concat and (layer < len(hidden) or out_heads == 1),
                 negative_slope=negative_slope,
                 dropout=dropout if attention_dropout is None else attention_dropout,
                 add_self_loops=add_self_loops,
@@ -119,13 +124,13 @@ class Stack(nn.Module):
 
     def forward(self, x: Tensor, edge_index: Adj) -> Tensor:
         """The last layer's output, without activation."""
-        plain = not (self.carried or (self.training and self.dropout))
+        plain = not (self.carried or (self.training and (self.dropout or self.input_dropout)))
         if plain and can_chain(list(self.convs), self.activation, x, edge_index):
             return chained(list(self.convs), x, edge_index)
         h, last = x, len(self.convs) - 1
         for layer, conv in enumerate(self.convs):
             # Dropped is what a layer reads, so that an identity skip carries its features whole.
-            read = F.dropout(h, self.dropout, self.training) if layer else h
+            read = dropped(h, self.dropout if layer else self.input_dropout, self.training)
             out = self._activated(conv, read, edge_index) if layer < last else conv(read, edge_index)
             h = h + out if layer in self.carried else out
         return h
@@ -197,14 +202,15 @@ def _check_names(kind: str, activation: str, skip: str | None) -> None:
         raise ChoiceError("skip", skip, map(str, SKIPS))
 
 
-def _check_numbers(widths: Sequence[int], heads: int, dropout: float, attention_dropout: float | None) -> None:
+def _check_counts(widths: Sequence[int], heads: int, out_heads: int) -> None:
     if len(widths) < 2:
         raise ArchitectureError(
             f"a stack needs at least two widths, got {len(widths)}",
             where=f"widths={list(widths)}",
             remedy="give the number of features first and that of classes last: [1433, 64, 7] makes two layers",
         )
-    counts: dict[str, object] = {"heads": heads, **{f"widths[{place}]": n for place, n in enumerate(widths)}}
+    counts: dict[str, object] = {f"widths[{place}]": n for place, n in enumerate(widths)}
+    counts |= {"heads": heads, "out_heads": out_heads}
     for name, count in counts.items():
         if not isinstance(count, Integral) or count < 1:
             raise ArchitectureError(
@@ -212,7 +218,10 @@ def _check_numbers(widths: Sequence[int], heads: int, dropout: float, attention_
                 where=f"{name}={count!r}",
                 remedy="widths are features in, hidden widths, classes out; heads are those of a hidden layer",
             )
-    for name, probability in {"dropout": dropout, "attention_dropout": attention_dropout}.items():
+
+
+def _check_dropouts(**probabilities: float | None) -> None:
+    for name, probability in probabilities.items():
         if probability is not None and not 0 <= probability < 1:
             raise ArchitectureError(
                 "a dropout probability must be at least 0 and less than 1",

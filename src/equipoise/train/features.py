@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -39,12 +39,20 @@ def _takes(model: nn.Module, sparse: Tensor, dense: Tensor, edge_index: Tensor) 
 
 
 @contextmanager
-def trial(model: nn.Module) -> Iterator[None]:
-    """Runs of a model that leave no trace: random state, buffers and mode are put back."""
+def trial(model: nn.Module) -> Iterator[Callable[[], bool]]:
+    """Runs of a model that leave no trace: random state, buffers and mode are put back.
+
+    What it gives tells whether random state and buffers are untouched so far.
+    """
     state, training = torch.get_rng_state(), model.training
     kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
+
+    def untouched() -> bool:
+        same = all(torch.equal(buffer, kept[name]) for name, buffer in model.named_buffers())
+        return same and torch.equal(torch.get_rng_state(), state)
+
     try:
-        yield
+        yield untouched
     finally:
         for name, buffer in model.named_buffers():
             buffer.copy_(kept[name])

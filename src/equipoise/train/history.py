@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-Outcome = Literal["finished", "converged", "diverged", "interrupted"]
+Outcome = Literal["finished", "converged", "stopped", "diverged", "interrupted"]
 
 
 @dataclass
@@ -18,8 +18,9 @@ class History:
     ``[t - 1]`` of a curve belongs to epoch t, its loss before the step of that epoch, its accuracies after it.
 
     Attributes:
-        outcome: ``"finished"`` all epochs, ``"converged"`` to the loss at which training stops, ``"diverged"`` to a
-            loss that is not finite, or ``"interrupted"`` by the user.
+        outcome: ``"finished"`` all epochs, ``"converged"`` to the loss at which training stops, ``"stopped"``
+            because validation accuracy got no better, ``"diverged"`` to a loss that is not finite, or ``"interrupted"``
+            by the user.
         loss: training loss of every epoch.
         val_accuracy: validation accuracy of every epoch, in [0, 1].
         test_accuracy: test accuracy of every epoch, in [0, 1].

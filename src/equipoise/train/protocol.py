@@ -2,7 +2,7 @@
 
 Full batch; cross-entropy on the training nodes; after each step validation and test accuracy in evaluation mode; until
 the epochs are over or the training loss is at most 1e-4. The result is the test accuracy at the first epoch with the
-highest validation accuracy.
+highest validation accuracy. A run may also stop where validation accuracy gets no better, and be taken up again later.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ def train(
     epochs: int = 5000,
     weight_decay: float = 0.0,
     stop_loss: float = STOP_LOSS,
+    patience: int | None = None,
+    history: History | None = None,
     on_gradients: OnEpoch | None = None,
     on_epoch: OnEpoch | None = None,
 ) -> History:
@@ -52,6 +54,9 @@ def train(
         epochs: how many at most.
         weight_decay: L2 penalty, added to the gradient, where the optimizer is given by name.
         stop_loss: training loss at which the run is over.
+        patience: epochs without a better validation accuracy after which it is over, too; None for no such limit.
+        history: of a run to go on with, whose model, optimizer and random state are as they were after its last epoch
+            (:class:`~equipoise.train.state.TrainingState`); the numbers are those of a run without a pause.
         on_gradients: called as ``on_gradients(epoch, history)`` after each backward pass, before the step.
         on_epoch: called as ``on_epoch(epoch, history)`` at the end of each epoch.
 
@@ -62,16 +67,19 @@ def train(
         >>> train(model, data, lr=0.1, epochs=3).epochs
         3
     """
-    _check(model, data, epochs)
+    _check(model, data, epochs, patience)
     stepper = _optimizer(optimizer, model, lr, weight_decay)
-    history, start = History(), time.perf_counter()
+    history = History() if history is None else history
+    history.outcome, history.reason = "finished", ""
+    start = time.perf_counter() - history.seconds
     try:
         nodes = {split: data[f"{split}_mask"].nonzero().view(-1) for split in ("train", "val", "test")}
         labels = {split: data.y[chosen] for split, chosen in nodes.items()}
         x = features_for(model, data)
         once = _same_in_both_modes(model, x, data)
         scores = None
-        for epoch in range(1, epochs + 1):
+        while not _is_over(history, epochs, stop_loss, patience):
+            epoch = history.epochs + 1
             if scores is None:
                 scores = _scores(model, x, data, training=True)
             loss = F.cross_entropy(scores[nodes["train"]], labels["train"])
@@ -91,15 +99,24 @@ def train(
             history.test_accuracy.append(_accuracy(evaluated, nodes["test"], labels["test"]))
             if history.best_epoch == epoch:
                 history.best_state = {name: value.detach().clone() for name, value in model.state_dict().items()}
+            history.seconds = time.perf_counter() - start
             if on_epoch is not None:
                 on_epoch(epoch, history)
-            if loss.item() <= stop_loss:
-                history.outcome, history.reason = "converged", f"the training loss is {loss.item():.1e}"
-                break
     except KeyboardInterrupt:
         history.outcome = "interrupted"
     history.seconds = time.perf_counter() - start
     return history
+
+
+def _is_over(history: History, epochs: int, stop_loss: float, patience: int | None) -> bool:
+    """Whether the epochs so far are all, asked before each epoch; says why in the history."""
+    if history.loss and history.loss[-1] <= stop_loss:
+        history.outcome, history.reason = "converged", f"the training loss is {history.loss[-1]:.1e}"
+    elif patience is not None and history.epochs - history.best_epoch >= patience:
+        history.outcome, history.reason = "stopped", f"no better validation accuracy for {patience} epochs"
+    else:
+        return history.epochs >= epochs
+    return True
 
 
 def _scores(model: nn.Module, x: Tensor, data: Data, *, training: bool) -> Tensor:
@@ -115,9 +132,14 @@ def _accuracy(scores: Tensor, nodes: Tensor, labels: Tensor) -> float:
 
 
 def _same_in_both_modes(model: nn.Module, x: Tensor, data: Data) -> bool:
-    """Whether training mode computes what evaluation mode does, to the bit: no dropout, no batch statistics."""
-    with trial(model):
-        return torch.equal(_scores(model, x, data, training=True).detach(), _scores(model, x, data, training=False))
+    """Whether training mode computes what evaluation mode does, to the bit: no dropout, no batch statistics.
+
+    Scores that are equal now may differ later, a dead network's for one; so a forward pass must draw no random numbers
+    and change no buffer, either. A run that is taken up again then gets the same answer as at its start.
+    """
+    with trial(model) as untouched:
+        scores = _scores(model, x, data, training=True).detach()
+        return untouched() and torch.equal(scores, _scores(model, x, data, training=False))
 
 
 def _optimizer(optimizer: str | Optimizer, model: nn.Module, lr: float | None, weight_decay: float) -> Optimizer:
@@ -134,7 +156,7 @@ def _optimizer(optimizer: str | Optimizer, model: nn.Module, lr: float | None, w
     return OPTIMIZERS[optimizer](model.parameters(), lr=lr, weight_decay=weight_decay, foreach=True)  # type: ignore[call-arg]
 
 
-def _check(model: nn.Module, data: Data, epochs: int) -> None:
+def _check(model: nn.Module, data: Data, epochs: int, patience: int | None) -> None:
     if not isinstance(model, nn.Module):
         raise TrainingError(f"expected a torch.nn.Module, got {type(model).__name__}")
     missing = [
@@ -154,3 +176,5 @@ def _check(model: nn.Module, data: Data, epochs: int) -> None:
             )
     if epochs < 1:
         raise TrainingError(f"epochs must be at least 1, got {epochs}")
+    if patience is not None and patience < 1:
+        raise TrainingError(f"patience must be at least 1 epoch, got {patience}")

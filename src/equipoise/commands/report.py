@@ -1,0 +1,105 @@
+"""``equipoise report``: the paper's tables beside ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from equipoise.commands.terminal import working
+from equipoise.errors import ChoiceError, SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from equipoise.experiments.experiment import Experiment
+    from equipoise.experiments.result import Result
+    from equipoise.report.tables import Report
+
+Option = typer.Option
+
+
+def report(
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TARGET]...",
+            help="Tables and figures (`equipoise reproduce --list`), or files of your own; all that have runs if none.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    store: Annotated[Path, Option(metavar="FILE", help="Where the runs are.")] = Path("equipoise.sqlite"),
+    form: Annotated[
+        str | None, Option("--format", help="markdown, latex or csv; if not given, markdown, and all three with --out.")
+    ] = None,
+    out: Annotated[Path | None, Option(metavar="DIR", help="Write files here instead of printing.")] = None,
+    epochs: Annotated[int | None, Option(min=1, help="Runs of so many epochs at most instead of the target's.")] = None,
+) -> None:
+    """Ours beside the paper's: mean and 95 % interval of every cell, what is missing, and which claims hold.
+
+    `equipoise report datasets` counts the data and needs no run.
+    """
+    with working("loading torch and PyG …"):
+        from equipoise.report.formats import FORMATS
+    if form is not None and form not in FORMATS:
+        raise ChoiceError("format", form, FORMATS)
+    reports = _reports(targets, store, epochs)
+    if out is not None:
+        _write(reports, out, list(FORMATS) if form is None else [form])
+    elif form == "csv" and len(reports) > 1:
+        raise SpecError("tables of several targets do not fit in one CSV", remedy="name one target, or use --out DIR")
+    else:
+        typer.echo("\n\n".join(FORMATS[form or "markdown"][0](made) for made in reports), nl=False)
+
+
+def _reports(names: Sequence[str] | None, path: Path, epochs: int | None) -> list[Report]:
+    from equipoise.experiments.files import load, targets
+    from equipoise.experiments.store import Store
+
+    experiments = [load(name) for name in names or targets()]
+    results: list[Result] = []
+    if not names or any(experiment.kind != "data" for experiment in experiments):
+        with Store(path, create=False) as store:
+            results = list(store.results().values())
+    reports = [_report(experiment, results, epochs) for experiment in experiments if names or experiment.kind != "data"]
+    if not names:
+        reports = [made for made in reports if any(record["n"] for record in made.records)]
+        if not reports:
+            raise SpecError(
+                "no run of the paper's tables and figures is there",
+                where=str(path),
+                remedy="equipoise reproduce --list",
+            )
+    return reports
+
+
+def _report(experiment: Experiment, results: Sequence[Result], epochs: int | None) -> Report:
+    from equipoise.report.datasets import dataset_report
+    from equipoise.report.summary import fitting
+    from equipoise.report.tables import report as tabulate
+
+    if experiment.kind == "data":
+        with working("counting …"):
+            return dataset_report(experiment)
+    return tabulate(fitting(experiment, results, epochs), results)
+
+
+def _write(reports: Sequence[Report], out: Path, forms: Sequence[str]) -> None:
+    from equipoise.report.formats import FORMATS, records_csv
+
+    files: dict[Path, str] = {}
+    for made in reports:
+        for form in forms:
+            write, suffix = FORMATS[form]
+            files[out / f"{made.name}.{suffix}"] = write(made)
+            if form == "csv" and made.comparisons:
+                files[out / f"{made.name}-claims.csv"] = records_csv(made.comparisons)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for file, text in files.items():
+            file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SpecError(f"the report cannot be written: {error}", where=f"--out {out}") from error
+    typer.echo("\n".join(map(str, files)))

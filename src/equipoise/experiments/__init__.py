@@ -1,0 +1,1 @@
+"""Experiments: what a run is made of, the paper's tables and figures as files, sweeps over them, and their results."""

@@ -1,0 +1,146 @@
+"""One test of each kind for every file of the paper: what it says about itself is true."""
+
+from collections import Counter
+from math import prod
+
+import pytest
+
+from equipoise.experiments.files import load, targets
+
+TABLES = ("sgd", "variations-sgd", "variations-adam", "gat-v1", "lipschitz", "gcn", "datasets")
+FIGURES = (
+    *("cora-widths", "adam", "inits", "omega-gat", "conservation", "dynamics-5", "dynamics-10"),
+    *("relative-gradients", "zero-change", "parameter-change", "adam-gradients"),
+)
+
+
+def test_every_table_and_figure_is_there():
+    assert set(targets()) == {*TABLES, *FIGURES}
+
+
+@pytest.mark.parametrize("name", targets())
+def test_the_grid_is_the_size_it_says(name):
+    experiment = load(name)  # which compares the runs with the number in the file
+    assert len(experiment.cells) == prod(len(values) for values in experiment.axes.values())
+    assert len({cell.at for cell in experiment.cells}) == len(experiment.cells)
+    keys = Counter(spec.key for cell in experiment.cells for spec in cell.specs)
+    assert max(keys.values(), default=1) == 1, "two cells of a table are the same run"
+
+
+@pytest.mark.parametrize("name", targets())
+def test_every_published_cell_belongs_to_the_grid(name):
+    experiment = load(name)
+    assert experiment.published.keys() <= {cell.at for cell in experiment.cells}
+    for numbers in experiment.published.values():
+        if experiment.kind != "data":
+            assert 0 < numbers["accuracy"] < 100
+            assert numbers.get("ci", 0.0) >= 0
+
+
+@pytest.mark.parametrize("name", targets())
+def test_every_setting_says_where_it_comes_from(name):
+    experiment = load(name)
+    runs = [spec.to_dict() for spec in experiment.specs]
+    plain = load("sgd").specs[0].to_dict()
+    told = {field for field in plain if any(run[field] != plain[field] for run in runs)}
+    told |= {axis for axis in experiment.axes if axis != "variant"}
+    assert told <= experiment.provenance.keys()
+    assert all(text.split(":")[0].split()[0] in ("paper", "scripts", "ours") for text in experiment.provenance.values())
+
+
+@pytest.mark.parametrize("name", [*TABLES[:-1], *FIGURES])
+def test_what_is_claimed_can_be_decided(name):
+    experiment = load(name)
+    for claim in experiment.claims:
+        fixed = (*claim.better[0], *claim.wide)
+        assert list(experiment.places(claim.where, without=fixed)), claim.say
+
+
+# Read off the paper's pages once more, cell by cell, where a slip would be easy: first, last, and odd ones out.
+CELLS = {
+    "sgd": [
+        ({"dataset": "citeseer", "init": "xav", "depth": 2}, 71.82, 2.73),
+        ({"dataset": "actor", "init": "xav", "depth": 5}, 24.60, 0.93),
+        ({"dataset": "pubmed", "init": "bal-o", "depth": 20}, 78.20, 0.61),
+        ({"dataset": "texas", "init": "bal-o", "depth": 10}, 56.76, 0.00),
+        ({"dataset": "squirrel", "init": "bal-x", "depth": 40}, 25.38, 4.62),
+        ({"dataset": "wisconsin", "init": "bal-o", "depth": 40}, 48.24, 4.52),
+        ({"dataset": "cora", "init": "bal-o", "depth": 10}, 79.46, 1.34),
+    ],
+    "variations-sgd": [
+        ({"variant": "activation = ELU", "depth": 10, "init": "bal-o"}, 47.76, 7.39),
+        ({"variant": "dropout = 0.6", "depth": 5, "init": "xav"}, 42.14, 15.97),
+        ({"variant": "weight sharing = False", "depth": 10, "init": "bal-x"}, 76.04, 1.77),
+    ],
+    "variations-adam": [
+        ({"variant": "weight decay = 0.0005", "depth": 10, "init": "xav"}, 28.74, 12.04),
+        ({"variant": "heads = 8", "depth": 10, "init": "bal-o"}, 79.74, 1.10),
+    ],
+    "gat-v1": [({"dataset": "pubmed", "init": "bal-o"}, 78.56, 0.20)],
+    "gcn": [
+        ({"dataset": "cora", "depth": 80, "init": "llortho"}, 38.9, 21.3),
+        ({"dataset": "citeseer", "depth": 40, "init": "bal-x"}, 37.3, 92.8),
+    ],
+    "lipschitz": [
+        ({"dataset": "cora", "depth": 2, "variant": "Lip. Norm."}, 82.1, None),
+        ({"dataset": "pubmed", "depth": 40, "variant": "Bal_O Init."}, 77.5, None),
+    ],
+    "adam-gradients": [({"depth": 10, "init": "xav-z"}, 68.8, None)],
+}
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_published_numbers(name):
+    experiment = load(name)
+    for place, accuracy, ci in CELLS[name]:
+        numbers = experiment.published[experiment.at(place)]
+        assert (numbers["accuracy"], numbers.get("ci")) == (accuracy, ci), place
+
+
+def test_how_many_numbers_are_published():
+    assert {name: len(load(name).published) for name in TABLES} == {
+        "sgd": 120 + 6,  # Table 2, and Cora at two depths
+        "variations-sgd": 36,
+        "variations-adam": 36,
+        "gat-v1": 6,
+        "lipschitz": 30,
+        "gcn": 56,
+        "datasets": 9,
+    }
+
+
+# Sums over the printed tables: no digit of any cell can change unnoticed.
+SUMS = {
+    "sgd": (5562.59 + 412.10, 477.19 + 26.62),  # Table 2, and the first two rows of Table 3
+    "variations-sgd": (2362.22, 147.56),
+    "variations-adam": (2637.92, 70.38),
+    "gat-v1": (489.09, 3.15),
+    "lipschitz": (1900.0, 0.0),
+    "gcn": (3033.0, 681.3),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_of_the_published_numbers(name):
+    cells = load(name).published.values()
+    found = [sum(cell.get(measure, 0.0) for cell in cells) for measure in ("accuracy", "ci")]
+    assert found == pytest.approx(SUMS[name], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "depth", "lr"),
+    [
+        *(("cora", 5, 0.1), ("pubmed", 20, 0.05), ("citeseer", 40, 0.005)),
+        *(("actor", 2, 0.05), ("texas", 10, 0.01), ("squirrel", 20, 0.005), ("wisconsin", 40, 0.0005)),
+    ],
+)
+def test_rates_of_gradient_descent(dataset, depth, lr):
+    cells = load("sgd").narrowed(dataset=[dataset], depth=[depth]).specs
+    assert {spec.lr for spec in cells} == {lr}
+    assert {(spec.width, spec.optimizer, spec.epochs) for spec in cells} == {(64, "sgd", 5000)}
+
+
+def test_equal_cells_of_two_tables_are_the_same_runs():
+    """The unvaried network of the variations is Cora's row of the big table: it is run once."""
+    shared = {spec.key for spec in load("sgd").specs} & {spec.key for spec in load("variations-sgd").specs}
+    assert len(shared) == 2 * 3 * 5

@@ -1,0 +1,76 @@
+import numpy as np
+import pytest
+import torch
+
+from equipoise.data.load import load_dataset
+from equipoise.experiments.result import CURVES, machine, versions
+from equipoise.experiments.run import run
+from equipoise.init.schemes import initialize_
+from equipoise.nn.stack import Stack
+from equipoise.train.protocol import train
+from tests.experiments.workloads import same, spec
+
+
+def test_is_the_protocol():
+    result = run(spec(depth=3, init="bal-o", seed=3, dropout=0.3, optimizer="adam", lr=0.01, weight_decay=0.01))
+    data = load_dataset("synthetic-citation")
+    model = Stack("gatv2", [data.num_features, 8, 8, data.classes], dropout=0.3)
+    initialize_(model, "bal-o", generator=torch.Generator().manual_seed(3))
+    torch.manual_seed(3)
+    history = train(model, data, optimizer="adam", lr=0.01, weight_decay=0.01, epochs=6)
+    assert result.outcome == "finished"
+    assert (result.test_accuracy, result.val_accuracy) == (history.best_test_accuracy, history.best_val_accuracy)
+    assert (result.best_epoch, result.epochs) == (history.best_epoch, 6)
+    for name in CURVES:
+        assert np.array_equal(result.curves[name], np.float32(getattr(history, name)))
+    assert (result.versions, result.machine) == (versions(), machine())
+    assert result.seconds > 0
+    assert result.when.endswith("+00:00")
+
+
+def test_repeats_itself_and_leaves_the_global_generator_alone():
+    one = spec(dropout=0.5, seed=1)
+    state = torch.get_rng_state()
+    first = run(one)
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.manual_seed(99)
+    assert same(first, run(one))
+    assert not np.array_equal(run(spec(dropout=0.5, seed=2)).curves["loss"], first.curves["loss"])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"kind": "gat", "heads": 2, "out_heads": 3, "input_dropout": 0.5, "activation": "elu"},
+        {"kind": "gcn", "skip": "linear", "bias": True},
+        {"kind": "omega-gat", "share_weights": False},
+        {"kind": "lipschitz-gat", "heads": 2, "concat": False, "attention_dropout": 0.2},
+        {"beta": 1.0},
+    ],
+)
+def test_every_setting_reaches_the_network(settings):
+    plain, other = run(spec(epochs=3, init="bal-x")), run(spec(epochs=3, init="bal-x", **settings))
+    assert other.outcome == "finished"
+    assert not np.array_equal(plain.curves["loss"], other.curves["loss"])
+
+
+def test_ends_early_where_the_spec_says_so():
+    assert run(spec(epochs=400, stop_loss=1.9)).outcome == "converged"
+    stopped = run(spec(epochs=400, patience=5))
+    assert stopped.outcome == "stopped"
+    assert stopped.epochs == stopped.best_epoch + 5
+
+
+def test_a_diverged_run_says_why():
+    result = run(spec(lr=1e12, epochs=40))
+    assert result.outcome == "diverged"
+    assert "the loss is" in result.reason
+    assert len(result.curves["loss"]) == result.epochs < 40
+
+
+def test_an_error_is_a_result():
+    result = run(spec(width=7, init="bal-o"))
+    assert result.outcome == "failed"
+    assert result.reason.startswith("ArchitectureError: bal-o pairs each hidden neuron with its mirror image")
+    assert "_check_even" in result.traceback
+    assert (result.epochs, result.test_accuracy, result.best_epoch) == (0, None, None)

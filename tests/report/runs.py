@@ -1,0 +1,79 @@
+"""Results made up for tests, in the store's own form."""
+
+from __future__ import annotations
+
+from equipoise.experiments.experiment import Cell, Experiment
+from equipoise.experiments.reading import parse
+from equipoise.experiments.result import Result
+
+SMALL = """
+title = "A small_table"
+source = "Table 9"
+notes = ["50 % of it"]
+
+[grid]
+dataset = ["cora", "texas"]
+depth = [2, 10]
+init = ["xav", "bal-o"]
+seed = [0, 1]
+lr = 0.1
+width = 16
+
+[[published]]
+dataset = "cora"
+depth = 10
+init = ["xav", "bal-o"]
+accuracy = [25.48, 79.4]
+ci = [18.13, 1.34]
+
+[[claims]]
+say = "At L ≥ 10, bal-o is better"
+source = "Section 3"
+better = { init = "bal-o" }
+worse = { init = "xav" }
+where = { depth = 10 }
+
+[[claims]]
+say = "and its lead grows"
+better = { init = "bal-o" }
+worse = { init = "xav" }
+narrow = { depth = 2 }
+wide = { depth = 10 }
+
+[[claims]]
+say = "mostly faster"
+measure = "epochs"
+most = true
+better = { init = "bal-o" }
+worse = { init = "xav" }
+"""
+
+
+def small() -> Experiment:
+    return parse(SMALL, "small", "small.toml")
+
+
+def runs_of(cell: Cell, accuracies: list[float], epochs: int = 100, outcome: str = "finished") -> list[Result]:
+    """One run for each accuracy (in percent)."""
+    return [
+        Result(spec=spec, outcome=outcome, test_accuracy=accuracy / 100, val_accuracy=0.5, best_epoch=epochs)
+        for spec, accuracy in zip(cell.specs, accuracies, strict=False)
+    ]
+
+
+def results(experiment: Experiment, numbers: dict[tuple, tuple[list[float], int]]) -> list[Result]:
+    """Place → accuracies and epochs to the best model."""
+    cells = {cell.at: cell for cell in experiment.cells}
+    return [run for at, (accuracies, epochs) in numbers.items() for run in runs_of(cells[at], accuracies, epochs)]
+
+
+COMPLETE = {
+    ("cora", 2, "xav"): ([70, 72], 300),
+    ("cora", 2, "bal-o"): ([74, 76], 200),
+    ("cora", 10, "xav"): ([20, 30], 300),
+    ("cora", 10, "bal-o"): ([78, 80], 200),
+    ("texas", 2, "xav"): ([55, 55], 300),
+    ("texas", 2, "bal-o"): ([56, 56], 200),
+    ("texas", 10, "xav"): ([50, 52], 100),
+    ("texas", 10, "bal-o"): ([57, 59], 200),
+}
