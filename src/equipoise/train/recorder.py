@@ -184,7 +184,7 @@ class Recorder:
     def nbytes(self) -> int:
         """Bytes held now, but for references to what the network holds anyway."""
         copies = [*self._start.values(), *(self._pending[1].values() if self._pending else ())]
-        return self.recording.nbytes + sum(values.nbytes for values in copies)
+        return self.recording.nbytes + sum(values.numel() * values.element_size() for values in copies)
 
     def _layers_of_laws(self) -> list[int]:
         """The layer of every law: the one that its incoming weights belong to; 0 where that is no layer."""
