@@ -16,7 +16,7 @@ from torch_geometric.data import Data
 
 from equipoise.errors import ChoiceError, EquipoiseError, ForwardError, ModelError, TrainingError
 from equipoise.init.schemes import SCHEMES, initialize_
-from equipoise.laws.checks import check_module, first_line
+from equipoise.laws.checks import check_module, describe, first_line
 from equipoise.laws.discover import discover
 from equipoise.laws.law import Law
 from equipoise.nn.fuse import fuse_
@@ -97,10 +97,17 @@ def _started(build: Build, cell: Cell, seed: int) -> nn.Module | None:
     torch.manual_seed(seed)
     try:
         model = build(cell.depth)
+    except EquipoiseError:
+        raise
     except Exception as error:
         raise ModelError(
             f"build({cell.depth}) failed: {first_line(error)}", remedy="it takes a depth and returns a model"
         ) from error
+    if not isinstance(model, nn.Module):
+        raise ModelError(
+            f"build({cell.depth}) returned {describe(model)}, not a model",
+            remedy="it takes a depth and returns a torch.nn.Module",
+        )
     check_module(model)
     try:
         if cell.scheme != DEFAULT:

@@ -177,7 +177,7 @@ def draw_depth(summary: pd.DataFrame, title: str = "") -> Figure:
     panels = {
         "gradient": r"first layer, $\|\nabla W\|/\|W\|$",
         "imbalance": "imbalance at the start, worst layer",
-        "distance": "distance between neighbours, last hidden layer",
+        "distance": "neighbours' distance, last hidden layer",
         "loss_end": "training loss after these steps",
     }
     axes = dict(zip(panels, figure.subplots(1, len(panels)), strict=True))

@@ -183,7 +183,7 @@ class Recorder:
     @property
     def nbytes(self) -> int:
         """Bytes held now, but for references to what the network holds anyway."""
-        copies = [*self._start.values(), *(self._pending[1].values() if self._pending else ())]
+        copies: list[Tensor] = [*self._start.values(), *(self._pending[1].values() if self._pending else ())]
         return self.recording.nbytes + sum(values.numel() * values.element_size() for values in copies)
 
     def _layers_of_laws(self) -> list[int]:
