@@ -42,12 +42,13 @@ def draw_parameter_change(depths: Mapping[int, Runs], settings: Settings) -> Fig
     for number, (depth, runs) in enumerate(depths.items()):
         for row, (part, what) in enumerate((("features", "|(w* − w₀)/w*|"), ("attention", "|a* − a₀|"))):
             ax = axes[2 * number + row]
-            _boxes(ax, {scheme: boxes(frame, part) for scheme, frame in runs.items()})
+            handles = _boxes(ax, {scheme: boxes(frame, part) for scheme, frame in runs.items()})
             finish(ax, f"L = {depth}: {part}", "layer")
             ax.set_ylabel(what)
             ax.set_yscale("log")
             ax.set_xlim(0.4, depth + 0.6)
             ax.set_xticks(range(1, depth + 1), [str(layer) for layer in range(1, depth + 1)])
+    figure.legend(handles=handles, frameon=False, ncols=len(handles), loc="outside upper center")
     caption(
         figure, "boxes: quartiles; whiskers: within 1.5 boxes; black: mean; unchanged weights are left out", settings
     )
@@ -64,7 +65,8 @@ def boxes(frame: pd.DataFrame, part: str) -> dict[int, dict[str, Any]]:
     return gathered
 
 
-def _boxes(ax: Axes, schemes: Mapping[str, dict[int, dict[str, Any]]]) -> None:
+def _boxes(ax: Axes, schemes: Mapping[str, dict[int, dict[str, Any]]]) -> list[Patch]:
+    """The boxes of every layer, scheme beside scheme; returns the legend's entries."""
     width = 0.8 / len(schemes)
     handles = []
     for number, (scheme, stats) in enumerate(schemes.items()):
@@ -85,4 +87,4 @@ def _boxes(ax: Axes, schemes: Mapping[str, dict[int, dict[str, Any]]]) -> None:
                 whiskerprops={"linewidth": 0.7},
                 capprops={"linewidth": 0.7},
             )
-    ax.legend(handles=handles, frameon=False, fontsize=8, ncols=len(handles), loc="lower center")
+    return handles

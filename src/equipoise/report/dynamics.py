@@ -77,7 +77,7 @@ def draw_conservation(residuals: Runs, imbalances: Runs, settings: Settings) -> 
         if len(layers) <= 3:
             ax.legend(frameon=False, fontsize=8)
         else:
-            _layer_bar(figure, ax, layers)
+            _layer_bar(figure, [ax], layers)
     caption(figure, "line: median neuron of a hidden layer; band: least to largest", settings)
     return figure
 
@@ -104,12 +104,13 @@ def draw_dynamics(runs: Runs, settings: Settings, moved: str = "moved") -> Figur
     share.legend(frameon=False)
     top = max(_finite(by_layer(frame, "gradient/features")).max().max() for frame in runs.values())
     for ax, (scheme, frame) in zip(rest, runs.items(), strict=True):
-        _gradients(figure, ax, by_layer(frame, "gradient/features"))
+        layers = _gradients(ax, by_layer(frame, "gradient/features"))
         ax.set_ylim(top=2 * top)
         finish(ax, "\n".join(filter(None, (TITLES.get(scheme, scheme), accuracy_of(frame)))), "epoch")
         ax.set_ylabel(r"$\|\nabla W\|/\|W\|$")
         _training_curve(ax, scalar(frame, "train/loss"))
     _same_limits(rest)
+    _layer_bar(figure, rest, layers)
     caption(figure, "relative gradients of feature weights, layer by layer; dashed: training loss (right)", settings)
     return figure
 
@@ -155,13 +156,14 @@ def draw_adam_gradients(depths: Mapping[int, Runs], settings: Settings) -> Figur
         for column, (scheme, frame) in enumerate(runs.items()):
             for row, (part, symbol) in enumerate((("features", "W"), ("attention", "a"))):
                 ax = axes[2 * number + row, column]
-                _gradients(figure, ax, by_layer(frame, f"gradient/{part}"))
+                layers = _gradients(ax, by_layer(frame, f"gradient/{part}"))
                 title = f"L = {depth}, {TITLES.get(scheme, scheme)}\n{accuracy_of(frame)}" if row == 0 else ""
                 finish(ax, title, "epoch")
                 if column == 0:
                     ax.set_ylabel(rf"$\|\nabla {symbol}\|/\|{symbol}\|$")
         for row in range(2):
             _same_limits(axes[2 * number + row])
+    _layer_bar(figure, list(axes[-1]), layers)
     caption(figure, "relative gradient norms, layer by layer", settings)
     return figure
 
@@ -175,12 +177,13 @@ def _finite(table: pd.DataFrame) -> pd.DataFrame:
     return table.replace([np.inf, -np.inf], np.nan)
 
 
-def _gradients(figure: Figure, ax: Axes, table: pd.DataFrame) -> None:
+def _gradients(ax: Axes, table: pd.DataFrame) -> list[int]:
+    """A line a layer; returns the layers."""
     layers = [int(layer) for layer in table.columns]
     for layer in layers:
         ax.plot(_finite(table)[layer].clip(lower=FLOOR), color=_tone(layers, layer), linewidth=1.2)
     ax.set_yscale("log")
-    _layer_bar(figure, ax, layers)
+    return layers
 
 
 def _training_curve(ax: Axes, loss: pd.Series[float]) -> None:
@@ -189,7 +192,7 @@ def _training_curve(ax: Axes, loss: pd.Series[float]) -> None:
     right = ax.twinx()
     right.plot(loss, color=INK, linestyle=(0, (5, 2)), linewidth=1.4)
     right.set_ylabel("training loss")
-    right.set_ylim(bottom=0)
+    right.set_ylim(0, 1.1 * float(loss.max()))
     right.spines["top"].set_visible(False)
 
 
@@ -205,8 +208,8 @@ def _tone(layers: Sequence[int], layer: int) -> Any:
     return RAMP(LIGHTEST * (layer - first) / max(last - first, 1))
 
 
-def _layer_bar(figure: Figure, ax: Axes, layers: Sequence[int]) -> None:
+def _layer_bar(figure: Figure, axes: Sequence[Axes], layers: Sequence[int]) -> None:
     shades = ListedColormap(RAMP(np.linspace(0, LIGHTEST, 256)))
     mappable = ScalarMappable(Normalize(min(layers), max(layers)), shades)
-    bar = figure.colorbar(mappable, ax=ax, location="bottom", fraction=0.04, pad=0.02, aspect=30)
+    bar = figure.colorbar(mappable, ax=axes, location="bottom", fraction=0.04, pad=0.02, aspect=50)
     bar.set_ticks([min(layers), max(layers)], labels=["first layer", "last layer"], fontsize=7)

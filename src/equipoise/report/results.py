@@ -14,7 +14,7 @@ from equipoise.errors import EquipoiseError
 from equipoise.report.looks import TITLES, caption, finish, look
 
 MEASURES = {"accuracy": "test accuracy (%)", "epochs": "epochs to the best model"}
-SPREAD = 0.012  # of the axis, between the intervals of two schemes at the same depth
+SPREAD = 0.12  # between the first and the last scheme at one depth, on the logarithmic axis: intervals stay apart
 
 
 def draw_results(
@@ -38,7 +38,7 @@ def draw_results(
         raise EquipoiseError(f"the summary has no {', '.join(missing)}", where=f"columns: {', '.join(summary.columns)}")
     groups = [(str(name), rows) for name, rows in summary.groupby(panel, sort=False)] if panel else [("", summary)]
     shape = (len(measures), len(groups))
-    figure = Figure(figsize=(max(3.5 * len(groups), 5.5), 3.5 * len(measures)), layout="constrained")
+    figure = Figure(figsize=(max(3.5 * len(groups), 7.5), 3.5 * len(measures)), layout="constrained")
     axes = figure.subplots(*shape, squeeze=False, sharey="row")
     for row, measure in enumerate(measures):
         for ax, (name, rows) in zip(axes[row], groups, strict=True):
@@ -48,7 +48,7 @@ def draw_results(
         axes[row, 0].set_ylim(bottom=0)
     handles, labels = axes[0, 0].get_legend_handles_labels()
     titles = [TITLES.get(label, label) for label in labels]
-    figure.legend(handles, titles, frameon=False, loc="outside upper center", ncols=min(len(labels), 5))
+    figure.legend(handles, titles, frameon=False, loc="outside upper center", ncols=4)
     caption(figure, "mean and 95 % confidence interval", settings)
     return figure
 
@@ -58,7 +58,7 @@ def _lines(ax: Axes, rows: pd.DataFrame, measure: str) -> None:
     schemes = list(dict.fromkeys(rows["scheme"]))
     for number, scheme in enumerate(schemes):
         mine = rows[rows["scheme"] == scheme].sort_values("depth")
-        aside = np.exp(SPREAD * 3 * (number - (len(schemes) - 1) / 2))  # so that intervals do not cover each other
+        aside = np.exp(SPREAD * (number / max(len(schemes) - 1, 1) - 0.5))
         ax.errorbar(
             mine["depth"] * aside, mine[measure], mine[f"{measure}_ci"], capsize=2, elinewidth=0.9, **look(scheme)
         )

@@ -73,8 +73,8 @@ class Recorder:
         >>> rec = Recorder(model, laws, every=5)
         >>> history = train(model, data, lr=0.1, epochs=10, record=rec)
         >>> frame = rec.frame()
-        >>> sorted(frame.epoch.unique().tolist()), frame.layer.max()
-        ([1, 5, 10], 3)
+        >>> frame[frame.quantity == "train/loss"].epoch.tolist(), rec.recording.layers
+        ([1, 5, 10], ('convs.0', 'convs.1', 'convs.2'))
 
     In a loop of one's own::
 

@@ -46,7 +46,7 @@ def mean_average_distance(h: Tensor, edge_index: Tensor) -> Tensor:
         0.5
     """
     neighbours = torch.bincount(edge_index[1], minlength=h.shape[-2])
-    share = (1.0 / neighbours[edge_index[1]]).to(h.dtype)  # of an edge in its target's mean
+    share = neighbours[edge_index[1]].to(h.dtype).reciprocal()  # of an edge in its target's mean
     distances = 0.5 * _squared_distances(F.normalize(h, dim=-1), edge_index)
     return (distances @ share) / (neighbours > 0).sum().clamp_min(1)
 
