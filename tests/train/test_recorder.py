@@ -56,7 +56,7 @@ def value(frame, epoch, quantity, layer):
 
 
 def test_every_few_epochs_and_the_first(model, data, laws):
-    record = Recorder(model, laws, every=4)
+    record = Recorder(model, laws, every=4, quantities=GROUPS)
     train(model, data, lr=LR, epochs=9, record=record)
     frame = record.frame()
     assert sorted(frame[~frame.quantity.str.startswith("best/")].epoch.unique()) == [1, 4, 8]

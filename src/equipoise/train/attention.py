@@ -19,7 +19,9 @@ from equipoise.nn.gatv2 import FusedGATv2Conv
 from equipoise.nn.omega_gat import OmegaGATConv
 
 
-def attention_scores(conv: nn.Module, x: Tensor, edge_index: Tensor) -> tuple[Tensor, Tensor] | None:
+def attention_scores(
+    conv: nn.Module, x: Tensor, edge_index: Tensor, targets: int | None = None
+) -> tuple[Tensor, Tensor] | None:
     """Scores (edges, heads) before the softmax, and the target of each edge; None if the layer cannot tell.
 
     Self-loops are added where the layer adds them, so that there may be more edges than were given.
@@ -28,10 +30,11 @@ def attention_scores(conv: nn.Module, x: Tensor, edge_index: Tensor) -> tuple[Te
         conv: GAT, GATv2 or any other layer of PyG's that can return its attention weights.
         x: what the layer read, (nodes, features).
         edge_index: (2, edges) without self-loops, from source to target.
+        targets: how many nodes, the first ones, are of interest; all.
     """
     if type(conv) in SCORES:
         if conv.add_self_loops:
-            edge_index = with_loops(edge_index, len(x))
+            edge_index = _with_loops(edge_index, len(x) if targets is None else targets)
         return SCORES[type(conv)](conv, x, *edge_index), edge_index[1]
     if "return_attention_weights" not in inspect.signature(conv.forward).parameters:
         return None
@@ -43,15 +46,15 @@ def attention_scores(conv: nn.Module, x: Tensor, edge_index: Tensor) -> tuple[Te
     return alpha.reshape(edges.shape[1], -1).log(), edges[1]
 
 
-def with_loops(edge_index: Tensor, nodes: int) -> Tensor:
-    """The edges, then a self-loop for every node."""
+def _with_loops(edge_index: Tensor, nodes: int) -> Tensor:
+    """The edges, then a self-loop for each of the first nodes."""
     return torch.cat([edge_index, torch.arange(nodes, device=edge_index.device).expand(2, -1)], dim=1)
 
 
 def _gatv2(conv: Any, x: Tensor, source: Tensor, target: Tensor) -> Tensor:
     s = conv.lin_l(x)
     t = s if conv.share_weights else conv.lin_r(x)
-    summed = F.leaky_relu(s[source] + t[target], conv.negative_slope)
+    summed = F.leaky_relu(s.index_select(0, source) + t.index_select(0, target), conv.negative_slope)
     score: Tensor = (summed.view(-1, conv.heads, conv.out_channels) * conv.att).sum(dim=-1)
     return score
 

@@ -53,13 +53,13 @@ def change(layers: Sequence[Watched], start: Values) -> Iterator[Entry]:
     """How far weights are from the start: relative for feature weights, absolute for attention."""
     for number, layer in enumerate(layers, start=1):
         if layer.features:
-            changes = torch.cat([relative_change(p.detach(), start[p]) for p in layer.features])
+            changes = np.concatenate([relative_change(p, start[p]) for p in layer.features])
             yield number_of("change/features", number, float(changes.mean()) if len(changes) else 0.0)
             yield number_of("change/moved", number, share(changes > MOVED))
             yield number_of("change/moved_half", number, share(changes > HALF))
             yield number_of("change/unchanged_features", number, share(changes == 0))
         if layer.attention:
-            changes = torch.cat([absolute_change(p.detach(), start[p]) for p in layer.attention])
+            changes = np.concatenate([absolute_change(p, start[p]) for p in layer.attention])
             yield number_of("change/attention", number, float(changes.mean()))
             yield number_of("change/unchanged_attention", number, share(changes == 0))
 
@@ -71,7 +71,7 @@ def best(layers: Sequence[Watched], start: Values, state: Values) -> Iterator[En
         for part, parameters, rule in rules:
             if not parameters:
                 continue
-            changes = torch.cat([rule(state[p], start[p]) for p in parameters])
+            changes = np.concatenate([rule(state[p], start[p]) for p in parameters])
             yield number_of(f"best/{part}_unchanged", number, share(changes == 0))
             if part == "features":
                 yield number_of("best/moved", number, share(changes > MOVED))
@@ -84,7 +84,7 @@ def best(layers: Sequence[Watched], start: Values, state: Values) -> Iterator[En
 def update(layers: Sequence[Watched], before: Values) -> Iterator[Entry]:
     """‖θ(t+1) − θ(t)‖ / ‖θ(t)‖ of a step that has been taken."""
     for number, layer in enumerate(layers, start=1):
-        size = update_size([p.detach() for p in layer.parameters], [before[p] for p in layer.parameters])
+        size = update_size(layer.parameters, [before[p] for p in layer.parameters])
         yield number_of("update/size", number, size)
 
 
@@ -95,7 +95,7 @@ def representation(passes: Mapping[int, Pass], graphs: Graphs) -> Iterator[Entry
     for number, passed in passes.items():
         near = graphs.near(passed.edge_index, passed.output)
         if near is not None and passed.output is not None:
-            samples[number] = passed.output[near.nodes], near
+            samples[number] = passed.output.index_select(0, near.nodes), near
             alike.setdefault((passed.output.shape[1], id(near)), []).append(number)
     for numbers in alike.values():
         h, near = torch.stack([samples[number][0] for number in numbers]), samples[numbers[0]][1]
@@ -113,7 +113,7 @@ def attention_of(layers: Sequence[Watched], passes: Mapping[int, Pass], graphs: 
         layer, near = layers[number - 1], graphs.near(passed.edge_index, passed.x)
         if near is None or passed.x is None or not passed.plain or not layer.attention:
             continue
-        found = attention_scores(layer.module, _rows(passed.x, near.nodes), near.edge_index)
+        found = attention_scores(layer.module, _rows(passed.x, near.nodes), near.edge_index, near.targets)
         if found is not None:
             scores, target = found
             alike.setdefault((len(target), id(near)), []).append((number, scores, target, near.targets))
@@ -156,6 +156,6 @@ def by_neuron(quantity: str, places: Sequence[int], values: Sequence[Array]) -> 
 
 def _rows(x: Tensor, nodes: Tensor) -> Tensor:
     if x.layout == torch.strided:
-        return x[nodes]
+        return x.index_select(0, nodes)
     rows: Tensor = x.to_sparse_coo().index_select(0, nodes).to_dense()  # type: ignore[no-untyped-call]
     return rows

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.laws.law import Law
+from equipoise.laws.slot import Slot
 
 Array = np.ndarray
 
@@ -28,9 +29,9 @@ def relative_gradient_norm(parameters: Iterable[nn.Parameter]) -> float:
     """
     weights, gradients = 0.0, 0.0
     for parameter in parameters:
-        weights += _squared_norm(parameter.detach())
+        weights += _squared_norm(array(parameter))
         if parameter.grad is not None:
-            gradients += _squared_norm(parameter.grad)
+            gradients += _squared_norm(array(parameter.grad))
     return _ratio(gradients, weights)
 
 
@@ -43,55 +44,57 @@ def update_size(after: Iterable[Tensor], before: Iterable[Tensor]) -> float:
     """
     weights, steps = 0.0, 0.0
     for new, old in zip(after, before, strict=True):
-        weights += _squared_norm(old)
-        steps += _squared_norm(new.double() - old.double())
+        weights += _squared_norm(array(old))
+        steps += _squared_norm(array(new) - array(old))
     return _ratio(steps, weights)
 
 
-def relative_change(now: Tensor, start: Tensor, significant: float = SIGNIFICANT) -> Tensor:
+def relative_change(now: Tensor, start: Tensor, significant: float = SIGNIFICANT) -> Array:
     """|(w − w₀) / w| of the weights with |w| ≥ ``significant``, as one row.
 
     Example:
-        >>> relative_change(torch.tensor([2.0, 1e-9, 4.0]), torch.tensor([1.0, 1.0, 4.0]))
-        tensor([0.5000, 0.0000])
+        >>> relative_change(torch.tensor([2.0, 1e-9, 4.0]), torch.tensor([1.0, 1.0, 4.0])).tolist()
+        [0.5, 0.0]
     """
-    # Four times as fast as an index of truths, and there may be millions of weights.
-    return ((now - start) / now).abs().masked_select(now.abs() >= significant)
+    w, w0 = array(now), array(start)
+    with np.errstate(divide="ignore", invalid="ignore"):  # what is divided by zero does not count
+        changes: Array = np.abs((w - w0) / w)[np.abs(w) >= significant]
+    return changes
 
 
-def absolute_change(now: Tensor, start: Tensor) -> Tensor:
+def absolute_change(now: Tensor, start: Tensor) -> Array:
     """|a − a₀| of all entries, as one row: for attention, which may start at zero."""
-    return (now - start).abs().flatten()
+    changes: Array = np.abs(array(now) - array(start))
+    return changes
 
 
 def share_moved(now: Iterable[Tensor], start: Iterable[Tensor], moved: float = MOVED) -> float:
     """The share of significant weights whose relative change exceeds ``moved``."""
-    return share(torch.cat([relative_change(new, old) for new, old in zip(now, start, strict=True)]) > moved)
+    return share(np.concatenate([relative_change(new, old) for new, old in zip(now, start, strict=True)]) > moved)
 
 
-def share(which: Tensor) -> float:
+def share(which: Array) -> float:
     """The share of true entries; 0 where there are none.
 
     Example:
-        >>> share(torch.tensor([True, False, False, True]))
+        >>> share(np.array([True, False, False, True]))
         0.5
     """
-    return float(which.count_nonzero()) / which.numel() if which.numel() else 0.0
+    return float(np.count_nonzero(which)) / which.size if which.size else 0.0
 
 
-def box(values: Tensor) -> dict[str, float]:
+def box(values: Array) -> dict[str, float]:
     """The numbers of a box-whisker plot: quartiles, mean, and the last values within 1.5 boxes of the box.
 
     Example:
-        >>> box(torch.tensor([1.0, 2.0, 3.0, 4.0, 100.0]))
+        >>> box(np.array([1.0, 2.0, 3.0, 4.0, 100.0]))
         {'low': 1.0, 'q1': 2.0, 'median': 3.0, 'q3': 4.0, 'high': 4.0, 'mean': 22.0}
     """
-    ordered = values.detach().double().flatten().sort().values
-    # Not torch.quantile, which refuses the 16 million weights and more of a large layer.
-    q1, median, q3 = (_quantile(ordered, part) for part in (0.25, 0.5, 0.75))
+    values = values.astype(np.float64)
+    q1, median, q3 = (float(value) for value in np.quantile(values, (0.25, 0.5, 0.75)))
     reach = 1.5 * (q3 - q1)
-    inside = ordered[(ordered >= q1 - reach) & (ordered <= q3 + reach)]
-    low, high, mean = float(inside[0]), float(inside[-1]), float(ordered.mean())
+    inside = values[(values >= q1 - reach) & (values <= q3 + reach)]
+    low, high, mean = float(inside.min()), float(inside.max()), float(values.mean())
     return {"low": low, "q1": q1, "median": median, "q3": q3, "high": high, "mean": mean}
 
 
@@ -122,14 +125,16 @@ def balances(laws: Sequence[Law]) -> list[Balance]:
 
     The same numbers as :meth:`Law.imbalance` and :meth:`Law.residual`, but in float64 whatever the parameters are.
     """
-    wide: dict[str, tuple[Tensor, Tensor]] = {}
+    wide: dict[str, tuple[Array, Array]] = {}
     found = []
     for law in laws:
         c, delta, terms, gradients = np.zeros((4, law.neurons))
         for sign, slot in law.terms:
             if slot.name not in wide:
-                wide[slot.name] = _wide(slot.parameter), _wide(slot.gradient)
-            weight, gradient = (slot.entries(values).numpy() for values in wide[slot.name])
+                parameter = slot.parameter  # looked up by name, so once is enough
+                nabla = slot.gradient if parameter.grad is None else parameter.grad
+                wide[slot.name] = _wide(parameter), _wide(nabla)
+            weight, gradient = (_entries(slot, values) for values in wide[slot.name])
             product = _by_neuron(weight, gradient)
             c += sign * _by_neuron(weight, weight)
             delta += sign * product
@@ -141,21 +146,26 @@ def balances(laws: Sequence[Law]) -> list[Balance]:
 
 def imbalances(laws: Sequence[Law]) -> list[Array]:
     """c of every law in float64: its differences from step to step are smaller than float32 can tell."""
-    wide: dict[str, Tensor] = {}
+    wide: dict[str, Array] = {}
     found = []
     for law in laws:
         c = np.zeros(law.neurons)
         for sign, slot in law.terms:
             if slot.name not in wide:
                 wide[slot.name] = _wide(slot.parameter)
-            weight = slot.entries(wide[slot.name]).numpy()
+            weight = _entries(slot, wide[slot.name])
             c += sign * _by_neuron(weight, weight)
         found.append(c)
     return found
 
 
-def _wide(values: Tensor) -> Tensor:
-    return values.detach().to("cpu", torch.float64)
+def _wide(values: Tensor) -> Array:
+    return array(values).astype(np.float64)
+
+
+def _entries(slot: Slot, values: Array) -> Array:
+    """As :meth:`Slot.entries`: (outer, neurons, inner)."""
+    return values.reshape(-1, slot.length, slot.inner)[:, slot.start : slot.start + slot.neurons]
 
 
 def _by_neuron(one: Array, other: Array) -> Array:
@@ -164,19 +174,23 @@ def _by_neuron(one: Array, other: Array) -> Array:
     return summed
 
 
-def _squared_norm(values: Tensor) -> float:
-    values = values.to_dense().flatten().double() if values.layout != torch.strided else values.flatten().double()
-    return float(values @ values)
+def array(values: Tensor) -> Array:
+    """A tensor's numbers as one row; of what has no counterpart in NumPy (bfloat16), as float32.
+
+    These quantities are many passes over few numbers, which NumPy makes in a fraction of torch's time.
+    """
+    values = values.detach().to("cpu")
+    values = values.to_dense() if values.layout != torch.strided else values
+    flat: Array = (values.float() if values.dtype == torch.bfloat16 else values).reshape(-1).numpy()
+    return flat
+
+
+def _squared_norm(values: Array) -> float:
+    wide = values.astype(np.float64)
+    return float(wide @ wide)
 
 
 def _ratio(numerator: float, denominator: float) -> float:
     if denominator == 0.0:
         return float("inf") if numerator else 0.0
     return float((numerator / denominator) ** 0.5)
-
-
-def _quantile(ordered: Tensor, part: float) -> float:
-    place = part * (len(ordered) - 1)
-    below = int(place)
-    above = min(below + 1, len(ordered) - 1)
-    return float(ordered[below] + (place - below) * (ordered[above] - ordered[below]))

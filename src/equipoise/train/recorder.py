@@ -24,7 +24,7 @@ from equipoise.train.recording import Entry, Recording
 from equipoise.train.watched import Capture, watched_layers
 
 GROUPS = ("gradient", "balance", "change", "update", "representation", "attention")
-DEFAULT = GROUPS
+DEFAULT = GROUPS[:-1]  # what is cheap enough to be looked at in every epoch
 MOST_BYTES = 64 * 2**20
 
 Listener = Callable[[int, Sequence[Entry]], None]
@@ -50,7 +50,8 @@ class Recorder:
     ``attention``       entropy                         of its attention, 1 for uniform
     ==================  ==============================  ==========================================================
 
-    The last two groups look at the forward pass of a recorded epoch, at the neighbourhoods of at most 64 nodes.
+    The last two groups look at the forward pass of a recorded epoch, at the neighbourhoods of at most 48 nodes.
+    Attention has to be computed again, which is a third of the cost of all: it is recorded where it is asked for.
 
     *Memory*: one copy of the weights, a second one from ``step`` until the optimizer has stepped, references to what
     layers read and wrote in a pass that is looked at, and the numbers: 8 bytes each, 4 for a neuron and 12 for a layer
@@ -61,7 +62,7 @@ class Recorder:
         model: any network.
         laws: what :func:`~equipoise.discover` returns; without any, there is no ``balance``.
         every: epochs between two records; the first epoch is always recorded.
-        quantities: the groups to record; all.
+        quantities: the groups to record; all but ``attention``.
         optimizer: tells when a step has been taken, and, if it is plain gradient descent, what c should do. ``train``
             passes its own. Without one, what needs the step is measured at the next ``step`` or at the end.
 

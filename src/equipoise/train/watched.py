@@ -15,7 +15,7 @@ from equipoise.init.layers import layers_of
 from equipoise.init.parts import parts_of
 from equipoise.laws.checks import check_module, check_trainable
 
-SAMPLE = 64  # nodes whose neighbourhoods stand for those of the whole graph
+SAMPLE = 48  # nodes whose neighbourhoods stand for those of the whole graph
 
 
 @dataclass(frozen=True)
