@@ -37,7 +37,7 @@ def depth_check(
     steps: int = 50,
     *,
     lr: float | None = None,
-    seconds: float = 12.0,
+    seconds: float = 8.0,
     seed: int = 0,
     title: str = "",
 ) -> DepthCheck:

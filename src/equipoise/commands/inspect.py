@@ -51,7 +51,7 @@ def inspect(
     lr: Annotated[
         float | None, Option(help="Depth check: rate (else the paper's for each depth).", show_default=False)
     ] = None,
-    seconds: Annotated[float, Option(help="Depth check: at most, for each depth and start.")] = 12.0,
+    seconds: Annotated[float, Option(help="Depth check: at most, for each depth and start.")] = 8.0,
     data_root: Annotated[
         Path | None, Option(help="Folder with the raw data; else EQUIPOISE_DATA, else a cache.")
     ] = None,

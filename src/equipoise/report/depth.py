@@ -184,12 +184,18 @@ def draw_depth(summary: pd.DataFrame, title: str = "") -> Figure:
     for scheme, rows in summary.groupby("scheme", sort=False):
         for name, ax in axes.items():
             values = rows[name].astype(float)
-            ax.plot(rows["depth"], values.where(values > FLOOR, FLOOR).where(values.notna()), **look(str(scheme)))
+            shown = values.where(values > FLOOR, FLOOR).where(values.notna())
+            style = look(str(scheme))
+            ax.plot(rows["depth"], shown, **style)
+            early = rows["note"] != ""
+            ax.plot(rows["depth"][early], shown[early], style["marker"], color="white", markersize=2, zorder=3)
     for name, ax in axes.items():
         finish(ax, panels[name], "layers")
         _depth_axis(ax, sorted(summary["depth"].unique()))
         if name in ("gradient", "distance"):
             ax.set_yscale("log")
+    if (summary["note"] != "").any():
+        axes["loss_end"].set_xlabel("layers (hollow: the run ended early)")
     axes["imbalance"].set_ylim(-0.05, 1.05)
     axes["gradient"].legend(frameon=False)
     return figure
