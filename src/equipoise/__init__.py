@@ -8,6 +8,8 @@ The public names, each imported when it is first used:
     initialize_, balance_            a start from which a deep network trains
     Stack, fuse_                     a deep network in one line; fused layers for any model
     load_dataset, train, History     the paper's data, one training run, what it leaves behind
+    Recorder, Recording              what happens meanwhile: gradients, balance, representations
+    depth_check                      what happens to a model of yours as it gets deeper
     Law, Slot                        what a law is made of
     EquipoiseError                   the family of errors
 """
@@ -19,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from equipoise.data.load import load_dataset as load_dataset
+    from equipoise.depth import depth_check as depth_check
     from equipoise.errors import EquipoiseError as EquipoiseError
     from equipoise.init.balance import balance_ as balance_
     from equipoise.init.schemes import initialize_ as initialize_
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
     from equipoise.nn.stack import Stack as Stack
     from equipoise.train.history import History as History
     from equipoise.train.protocol import train as train
+    from equipoise.train.recorder import Recorder as Recorder
+    from equipoise.train.recording import Recording as Recording
 
 __version__ = "0.1.0"
 
@@ -44,9 +49,12 @@ _HOMES = {
     "Explanation": "equipoise.laws.explain",
     "History": "equipoise.train.history",
     "Law": "equipoise.laws.law",
+    "Recorder": "equipoise.train.recorder",
+    "Recording": "equipoise.train.recording",
     "Slot": "equipoise.laws.slot",
     "Stack": "equipoise.nn.stack",
     "balance_": "equipoise.init.balance",
+    "depth_check": "equipoise.depth",
     "discover": "equipoise.laws.discover",
     "explain": "equipoise.laws.explain",
     "fuse_": "equipoise.nn.fuse",

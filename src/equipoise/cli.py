@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from equipoise import __version__
-from equipoise.commands import bench, data, demo, laws, report, reproduce, status, store, train
+from equipoise.commands import bench, data, demo, inspect, laws, report, reproduce, status, store, train
 from equipoise.errors import EquipoiseError
 
 app = typer.Typer(
@@ -38,7 +38,9 @@ def equipoise(
 
 app.command(epilog="Example:  equipoise demo --plot balance.png")(demo.demo)
 app.command(epilog="Example:  equipoise discover mypackage.models:deep_gat --plot balance.png")(laws.discover)
-app.command(epilog="Example:  equipoise inspect models.py:deep_gat --json")(laws.inspect)
+app.command(
+    epilog="Example:  equipoise inspect models.py:deep_gat  |  equipoise inspect cora --depth 2,5,10 --kind gatv2"
+)(inspect.inspect)
 app.command(epilog="Example:  equipoise train --dataset cora --layers 10 --init bal-o --lr 0.05 --epochs 1500")(
     train.train
 )

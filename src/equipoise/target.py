@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,6 +24,16 @@ def load_target(target: str) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]
 
     A factory takes nothing and returns ``model, x, edge_index``, or ``model, (x, edge_index)``, or ``model, {"x": x}``.
     """
+    factory = load_factory(target)
+    try:
+        made = factory()
+    except Exception as error:
+        raise _failed(f"{target.rpartition(':')[2]}() failed", error) from error
+    return _unpack(made, target)
+
+
+def load_factory(target: str) -> Callable[..., Any]:
+    """The function that ``package.module:factory`` names."""
     place, colon, name = target.rpartition(":")
     if not colon or not place or not name:
         raise TargetError(f"{target!r} does not name a factory", remedy=f"write {FORM}")
@@ -36,11 +47,8 @@ def load_target(target: str) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]
         raise TargetError(
             f"{name!r} is a {type(factory).__name__}, not a function", where=place, remedy=f"write {FORM}"
         )
-    try:
-        made = factory()
-    except Exception as error:
-        raise _failed(f"{name}() failed", error) from error
-    return _unpack(made, target)
+    found: Callable[..., Any] = factory
+    return found
 
 
 def _import(place: str) -> ModuleType:

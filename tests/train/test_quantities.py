@@ -1,10 +1,31 @@
 import math
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
-from equipoise.train.quantities import relative_change, relative_gradient_norm, share_moved
+from equipoise.laws.discover import discover
+from equipoise.train.quantities import (
+    absolute_change,
+    balances,
+    box,
+    imbalances,
+    relative_change,
+    relative_gradient_norm,
+    share,
+    share_moved,
+    update_size,
+)
+from tests.networks import gatv2, graph, loss
+
+SEEDS = st.integers(0, 10_000)
+
+
+def draw(seed, *shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def test_relative_gradient_norm_is_of_all_parameters_together():
@@ -27,3 +48,76 @@ def test_insignificant_weights_do_not_count():
     assert share_moved([now], [start]) == pytest.approx(2 / 3)
     assert share_moved([now], [start], moved=0.6) == 0.0
     assert share_moved([torch.zeros(3)], [torch.ones(3)]) == 0.0
+
+
+@given(SEEDS)
+def test_update_size_against_one_long_vector(seed):
+    before = [draw(seed, 3, 2), draw(seed + 1, 4)]
+    after = [value + 0.1 * draw(seed + 2, *value.shape) for value in before]
+    old, new = (torch.cat([value.flatten() for value in values]) for values in (before, after))
+    assert update_size(after, before) == pytest.approx(float((new - old).norm() / old.norm()), rel=1e-12)
+
+
+def test_update_size_from_zero():
+    assert update_size([torch.zeros(2)], [torch.zeros(2)]) == 0.0
+    assert math.isinf(update_size([torch.ones(2)], [torch.zeros(2)]))
+
+
+@given(SEEDS, st.floats(0.01, 2.0))
+def test_changes_entry_by_entry(seed, significant):
+    now, start = draw(seed, 5, 4), draw(seed + 1, 5, 4)
+    pairs = list(zip(now.flatten().tolist(), start.flatten().tolist(), strict=True))
+    relative = [abs((w - w0) / w) for w, w0 in pairs if abs(w) >= significant]
+    np.testing.assert_allclose(relative_change(now, start, significant), relative, rtol=1e-12)
+    np.testing.assert_allclose(absolute_change(now, start), [abs(a - b) for a, b in pairs], rtol=1e-12)
+
+
+def test_share_of_nothing_is_zero():
+    assert share(np.zeros(0, dtype=bool)) == 0.0
+
+
+@given(SEEDS, st.integers(1, 40))
+def test_box_against_numpy_and_a_slow_rule(seed, count):
+    numbers = draw(seed, count).exp().numpy()
+    q1, median, q3 = np.percentile(numbers, [25, 50, 75])
+    inside = [v for v in numbers if q1 - 1.5 * (q3 - q1) <= v <= q3 + 1.5 * (q3 - q1)]
+    expected = {"low": min(inside), "q1": q1, "median": median, "q3": q3, "high": max(inside), "mean": numbers.mean()}
+    assert box(numbers) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.fixture
+def network():
+    model = gatv2([6, 8, 8, 3], heads=2, share_weights=False).double()
+    return model, graph(dtype=torch.float64)
+
+
+def test_balances_are_those_of_the_laws(network):
+    model, inputs = network
+    laws = discover(model, *inputs)
+    loss(model(*inputs)).backward()
+    for law, balance in zip(laws, balances(laws), strict=True):
+        np.testing.assert_allclose(balance.c, law.imbalance().numpy(), atol=1e-12)
+        np.testing.assert_allclose(balance.delta, law.residual().numpy(), atol=1e-14)
+        drift = law.predicted_drift(0.3, 0.1).numpy()
+        np.testing.assert_allclose(balance.predicted_drift(0.3, 0.1), drift, atol=1e-12)
+        terms = sum(slot.gradient_product().abs() for slot in law.slots)
+        np.testing.assert_allclose(balance.terms, terms.numpy(), atol=1e-14)
+
+
+def test_drift_of_one_step_is_predicted_exactly(network):
+    model, inputs = network
+    laws = discover(model, *inputs)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, weight_decay=0.02)
+    loss(model(*inputs)).backward()
+    before, predicted = imbalances(laws), [balance.predicted_drift(0.5, 0.02) for balance in balances(laws)]
+    optimizer.step()
+    for old, new, drift in zip(before, imbalances(laws), predicted, strict=True):
+        assert np.abs(drift).max() > 1e-5, "nothing drifts: the test shows nothing"
+        np.testing.assert_allclose(new - old, drift, atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_any_kind_of_number(dtype):
+    now, start = torch.tensor([2.0, 4.0], dtype=dtype), torch.tensor([1.0, 4.0], dtype=dtype)
+    assert relative_change(now, start).tolist() == [0.5, 0.0]
+    assert update_size([now], [start]) == pytest.approx(1 / 17**0.5)

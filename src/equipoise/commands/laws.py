@@ -1,4 +1,4 @@
-"""``equipoise discover`` and ``equipoise inspect``: the laws of a network of the user's."""
+"""``equipoise discover``: the laws of a network of the user's."""
 
 from __future__ import annotations
 
@@ -46,19 +46,7 @@ def discover(target: Target, as_json: Json = False, plot: Plot = None) -> None:
         typer.echo("\n".join(map(str, laws)))
     else:
         typer.echo(f"{type(model).__name__} has no rescaling law; `equipoise inspect {target}` says why.")
-    _draw(laws, plot, target)
-
-
-def inspect(target: Target, as_json: Json = False, plot: Plot = None) -> None:
-    """Explain a network: its laws, how far each is out of balance, and why a neuron has no law."""
-    with working(f"looking at {target} …"):
-        from equipoise.laws.explain import explain
-        from equipoise.target import load_target
-
-        model, inputs, kwargs = load_target(target)
-        explanation = explain(model, *inputs, **kwargs)
-    typer.echo(json.dumps(explanation.to_dict(), indent=2) if as_json else str(explanation))
-    _draw(explanation.laws, plot, target)
+    draw_laws(laws, plot, target)
 
 
 def _plain(law: Law) -> dict[str, object]:
@@ -68,7 +56,8 @@ def _plain(law: Law) -> dict[str, object]:
     return {"law": str(law), **sides, "neurons": law.neurons}
 
 
-def _draw(laws: Sequence[Law], path: Path | None, title: str) -> None:
+def draw_laws(laws: Sequence[Law], path: Path | None, title: str) -> None:
+    """Save a picture of c per neuron and law, where one is wanted."""
     if path is None:
         return
     if not laws:

@@ -20,6 +20,7 @@ from torch_geometric.data import Data
 from equipoise.errors import ChoiceError, TrainingError
 from equipoise.train.features import features_for, trial
 from equipoise.train.history import History
+from equipoise.train.recorder import Recorder
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam}
 STOP_LOSS = 1e-4  # the paper's text; the authors' script has 1e-5
@@ -40,6 +41,7 @@ def train(
     history: History | None = None,
     on_gradients: OnEpoch | None = None,
     on_epoch: OnEpoch | None = None,
+    record: Recorder | None = None,
 ) -> History:
     """Train a node classifier on one graph and return what happened.
 
@@ -59,6 +61,7 @@ def train(
             (:class:`~equipoise.train.state.TrainingState`); the numbers are those of a run without a pause.
         on_gradients: called as ``on_gradients(epoch, history)`` after each backward pass, before the step.
         on_epoch: called as ``on_epoch(epoch, history)`` at the end of each epoch.
+        record: watches gradients, balance and representations as they go on.
 
     Example:
         >>> from equipoise import Stack, initialize_, load_dataset
@@ -69,6 +72,8 @@ def train(
     """
     _check(model, data, epochs, patience)
     stepper = _optimizer(optimizer, model, lr, weight_decay)
+    if record is not None:
+        record.watch(stepper)
     history = History() if history is None else history
     history.outcome, history.reason = "finished", ""
     start = time.perf_counter() - history.seconds
@@ -90,6 +95,8 @@ def train(
             loss.backward()  # type: ignore[no-untyped-call]
             if on_gradients is not None:
                 on_gradients(epoch, history)
+            if record is not None:
+                record.step(epoch, loss=loss.item())
             stepper.step()
             # Without dropout and the like, the evaluation after this step is the forward pass of the next one.
             scores = _scores(model, x, data, training=True) if once else None
@@ -105,6 +112,8 @@ def train(
     except KeyboardInterrupt:
         history.outcome = "interrupted"
     history.seconds = time.perf_counter() - start
+    if record is not None:
+        record.finish(history)
     return history
 
 

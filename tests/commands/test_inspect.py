@@ -1,0 +1,58 @@
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from equipoise.cli import app
+from equipoise.errors import EquipoiseError
+
+SOURCE = """
+from torch_geometric.nn import GAT
+
+def build(depth):
+    return GAT(500, 8, num_layers=depth, out_channels=7, v2=True, act="relu")
+"""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    (tmp_path / "nets.py").write_text(SOURCE)
+    monkeypatch.chdir(tmp_path)
+    return lambda *arguments: CliRunner().invoke(app, ["inspect", *arguments])
+
+
+def test_a_data_set_is_a_depth_check(run, tmp_path):
+    result = run("synthetic-citation", "--depth", "2,3", "--width", "8", "--steps", "2", "--figure", "depth.png")
+    assert result.exit_code == 0
+    assert "gatv2 of width 8 on synthetic-citation" in result.stdout
+    assert "With bal-o, the first layer's relative gradient" in result.stdout
+    assert (tmp_path / "depth.png").stat().st_size > 1000
+
+
+def test_a_builder_of_ones_own_as_json(run):
+    result = run("nets.py:build", "--dataset", "synthetic-citation", "--depth", "2", "--steps", "2", "--json")
+    cells = json.loads(result.stdout)["cells"]
+    assert [(cell["depth"], cell["scheme"], cell["steps"]) for cell in cells] == [(2, "default", 2), (2, "bal-o", 2)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("syntetic",), "did you mean 'synthetic-citation'"),
+        (("synthetic-citation", "--depth", "2,x"), "--depth 2,x is no list of depths"),
+        (("synthetic-citation", "--depth", "2", "--kind", "gatv3"), "did you mean 'gatv2'"),
+        (("synthetic-citation", "--dataset", "cora"), "both name data"),
+        (("synthetic-citation", "--init", "bal-oo"), "did you mean 'bal-o'"),
+        (("synthetic-citation", "--plot", "c.png"), "use --figure"),
+        (("nets.py:build", "--figure", "c.png"), "add --depth"),
+        (("nets.py:bild", "--depth", "2"), "did you mean build"),
+    ],
+)
+def test_mistakes_are_named(run, arguments, message):
+    result = run(*arguments)
+    assert isinstance(result.exception, EquipoiseError)
+    assert message in str(result.exception)
+
+
+def test_help_has_an_example(run):
+    assert "equipoise inspect cora --depth 2,5,10" in " ".join(run("--help").stdout.split())
