@@ -11,6 +11,7 @@ from equipoise.kernels.lanes import (
     filled_up,
     if_positive,
     load,
+    number_of,
     rectified,
     store,
     total,
@@ -65,6 +66,5 @@ def test_blocks_are_all_channels(dtype):
         wide = filled_up(channels)
         blocks = blocks_for(wide, dtype)
         assert channels <= wide < channels + 8
-        assert sum(map(len, blocks)) == wide
-        assert len(set(map(len, blocks))) == 1
+        assert number_of(blocks) * len(blocks[0]) == wide
         assert len(blocks[0]) * np.dtype(dtype).itemsize <= 256

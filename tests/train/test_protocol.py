@@ -126,8 +126,8 @@ def test_a_dead_network_with_dropout_is_not_the_same_in_both_modes(data):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
-    assert not _same_in_both_modes(model, data)
-    assert _same_in_both_modes(network(), data)
+    assert not _same_in_both_modes(model, data.x, data)
+    assert _same_in_both_modes(network(), data.x, data)
 
 
 def test_same_seed_same_numbers(data):

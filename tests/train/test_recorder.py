@@ -110,7 +110,8 @@ def test_a_loop_of_ones_own_gives_what_train_gives(model, data, laws):
     ours = ours[~ours.quantity.str.startswith("best/") & (ours.quantity != "balance/predicted_drift")]
     keys = ["epoch", "quantity", "layer", "neuron"]
     theirs = second.frame().sort_values(keys).value.to_numpy()
-    np.testing.assert_array_equal(ours.sort_values(keys).value.to_numpy(), theirs)
+    # Up to rounding: train multiplies sparse features as such.
+    np.testing.assert_allclose(ours.sort_values(keys).value.to_numpy(), theirs, rtol=1e-3, atol=1e-5)
 
 
 def test_the_run_itself_is_not_disturbed(model, data, laws):

@@ -13,7 +13,7 @@ import numpy as np
 
 from equipoise.kernels.compiled import inlined
 from equipoise.kernels.exponential import exponential
-from equipoise.kernels.lanes import any_nonzero, fill, if_positive, load, rectified, store, total
+from equipoise.kernels.lanes import any_nonzero, fill, if_positive, load, number_of, rectified, store, total
 
 
 @inlined
@@ -21,7 +21,7 @@ def dot(first: Any, x: Any, i: int, y: Any, j: int, blocks: Any) -> Any:
     """⟨x[i:], y[j:]⟩ over the channels, with the first block of x in hand: loaded once for all edges of a node."""
     lanes = blocks[0]
     sums = first * load(y, j, lanes)
-    for b in range(1, len(blocks)):
+    for b in range(1, number_of(blocks)):
         c = b * len(lanes)
         sums = sums + load(x, i + c, lanes) * load(y, j + c, lanes)
     return total(sums)
@@ -48,7 +48,7 @@ def attend(
     Scores come in ``alpha``, each node's largest taken off, so that none is too large. A node has few edges, and every
     loop over them ends with a guess of the processor's gone wrong: so there are few loops.
     """
-    lanes, row = blocks[0], H * len(blocks) * len(blocks[0])
+    lanes, row = blocks[0], H * number_of(blocks) * len(blocks[0])
     scores = alpha[ptr[first] * H : ptr[last] * H]  # from 0 on: an index that may be negative is not vectorised
     for k in range(len(scores)):
         scores[k] = exponential(scores[k])
@@ -67,8 +67,8 @@ def attend(
     for i in range(first, last):
         v = order[i]
         for h in range(H):
-            for b in range(len(blocks)):
-                c = (h * len(blocks) + b) * len(lanes)
+            for b in range(number_of(blocks)):
+                c = (h * number_of(blocks) + b) * len(lanes)
                 sums = fill(z, 0, lanes)
                 for k in range(ptr[v], ptr[v + 1]):
                     sums = sums + fill(z, weight[k * H + h], lanes) * load(z, src[k] * row + c, lanes)
@@ -95,7 +95,7 @@ def before_relu(place: int, out: Any, grad: Any, dout: Any, relu: bool, blocks: 
     A node that reaches no training node has none, and neither have its edges: they are left out.
     """
     lanes, active = blocks[0], False
-    for b in range(len(blocks)):
+    for b in range(number_of(blocks)):
         c = place + b * len(lanes)
         g = load(grad, c, lanes)
         if relu:
@@ -121,7 +121,7 @@ def score_gradients(
     blocks: Any,
 ) -> None:
     """dscore_uv = α (kept ⟨dout_v, z_u⟩ − D), with D = ⟨dout_v, out_v⟩ instead of a second sum over edges."""
-    C = len(blocks) * len(blocks[0])
+    C = number_of(blocks) * len(blocks[0])
     here = (v * H + h) * C
     first = load(dout, here, blocks[0])
     D = dot(first, dout, here, out, here, blocks)

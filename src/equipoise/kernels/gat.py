@@ -7,7 +7,7 @@ from typing import Any
 from equipoise.kernels.attention import attend, before_relu, less_largest, lowest, score_gradients
 from equipoise.kernels.compiled import compiled
 from equipoise.kernels.csr import CHUNK
-from equipoise.kernels.lanes import fill, load, store
+from equipoise.kernels.lanes import fill, load, number_of, store
 
 
 @compiled
@@ -72,7 +72,9 @@ def back_to_targets(
     for i in range(lo, hi):
         v = order[i]
         for h in range(H):
-            active[v * H + h] = before_relu((v * H + h) * len(blocks) * len(blocks[0]), out, grad, dout, relu, blocks)
+            active[v * H + h] = before_relu(
+                (v * H + h) * number_of(blocks) * len(blocks[0]), out, grad, dout, relu, blocks
+            )
             dq[v * H + h] = 0
             if active[v * H + h]:
                 score_gradients(v, h, ptr, src, z, kept, alpha, out, dout, dscore, H, blocks)
@@ -100,7 +102,7 @@ def back_to_sources(
     blocks: Any,
 ) -> None:
     """Gradients of z and of p."""
-    lanes, row = blocks[0], H * len(blocks) * len(blocks[0])
+    lanes, row = blocks[0], H * number_of(blocks) * len(blocks[0])
     for i in range(lo, hi):
         u = torder[i]
         for h in range(H):
@@ -108,8 +110,8 @@ def back_to_sources(
             for k in range(tptr[u], tptr[u + 1]):
                 if active[dst[k] * H + h]:
                     dp[u * H + h] += dscore[edge[k] * H + h]
-            for b in range(len(blocks)):
-                c = (h * len(blocks) + b) * len(lanes)
+            for b in range(number_of(blocks)):
+                c = (h * number_of(blocks) + b) * len(lanes)
                 sums = fill(dz, 0, lanes)
                 for k in range(tptr[u], tptr[u + 1]):
                     if active[dst[k] * H + h]:

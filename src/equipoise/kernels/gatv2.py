@@ -7,7 +7,7 @@ from typing import Any
 from equipoise.kernels.attention import attend, before_relu, less_largest, lowest, score_gradients
 from equipoise.kernels.compiled import compiled
 from equipoise.kernels.csr import CHUNK
-from equipoise.kernels.lanes import fill, if_positive, load, store, total
+from equipoise.kernels.lanes import fill, if_positive, load, number_of, store, total
 
 
 @compiled
@@ -34,19 +34,19 @@ def forward(
     ``kept`` is empty, or what dropout leaves of each coefficient; ``weight`` becomes α · kept. With ``relu`` what is
     below zero is set to zero.
     """
-    lanes, row = blocks[0], H * len(blocks) * len(blocks[0])
+    lanes, row = blocks[0], H * number_of(blocks) * len(blocks[0])
     steep = fill(att, slope, lanes)
     for first in range(lo, hi, CHUNK):
         last = min(first + CHUNK, hi)
         for i in range(first, last):
             v = order[i]
             for h in range(H):
-                c = h * len(blocks) * len(lanes)
+                c = h * number_of(blocks) * len(lanes)
                 a, here, largest = load(att, c, lanes), load(target, v * row + c, lanes), lowest(alpha)
                 for k in range(ptr[v], ptr[v + 1]):
                     t = load(source, src[k] * row + c, lanes) + here
                     sums = a * if_positive(t, t, steep * t)
-                    for b in range(1, len(blocks)):
+                    for b in range(1, number_of(blocks)):
                         d = c + b * len(lanes)
                         t = load(source, src[k] * row + d, lanes) + load(target, v * row + d, lanes)
                         sums = sums + load(att, d, lanes) * if_positive(t, t, steep * t)
@@ -82,18 +82,18 @@ def back_to_targets(
     blocks: Any,
 ) -> None:
     """Gradients of scores, of target features, and (added up) of attention; scores of nodes not active are left out."""
-    lanes, C = blocks[0], len(blocks) * len(blocks[0])
+    lanes, C = blocks[0], number_of(blocks) * len(blocks[0])
     row = H * C
     for i in range(lo, hi):
         v = order[i]
         for h in range(H):
             active[v * H + h] = before_relu((v * H + h) * C, out, grad, dout, relu, blocks)
             if not active[v * H + h]:
-                for b in range(len(blocks)):
+                for b in range(number_of(blocks)):
                     store(dtarget, v * row + h * C + b * len(lanes), fill(att, 0, lanes))
                 continue
             score_gradients(v, h, ptr, src, source, kept, alpha, out, dout, dscore, H, blocks)
-            for b in range(len(blocks)):
+            for b in range(number_of(blocks)):
                 c = h * C + b * len(lanes)
                 sums, a, here = fill(att, 0, lanes), load(datt, c, lanes), load(target, v * row + c, lanes)
                 for k in range(ptr[v], ptr[v + 1]):
@@ -128,12 +128,12 @@ def back_to_sources(
     blocks: Any,
 ) -> None:
     """Gradient of source features, from all targets that listen to them, added to what is there."""
-    lanes, row = blocks[0], H * len(blocks) * len(blocks[0])
+    lanes, row = blocks[0], H * number_of(blocks) * len(blocks[0])
     for i in range(lo, hi):
         u = torder[i]
         for h in range(H if reached[u] else 0):
-            for b in range(len(blocks)):
-                c = (h * len(blocks) + b) * len(lanes)
+            for b in range(number_of(blocks)):
+                c = (h * number_of(blocks) + b) * len(lanes)
                 here, sums, dt = load(source, u * row + c, lanes), fill(att, 0, lanes), fill(att, 0, lanes)
                 for k in range(tptr[u], tptr[u + 1]):
                     if active[dst[k] * H + h]:
@@ -168,7 +168,9 @@ def back_to_scores(
     for i in range(lo, hi):
         v = order[i]
         for h in range(H):
-            active[v * H + h] = before_relu((v * H + h) * len(blocks) * len(blocks[0]), out, grad, dout, relu, blocks)
+            active[v * H + h] = before_relu(
+                (v * H + h) * number_of(blocks) * len(blocks[0]), out, grad, dout, relu, blocks
+            )
             if active[v * H + h]:
                 score_gradients(v, h, ptr, src, z, kept, alpha, out, dout, dscore, H, blocks)
             else:
@@ -201,12 +203,12 @@ def back_to_both(
     On a symmetric graph with one matrix for both, the score of u → v is that of v → u: with δ both gradients together,
     dz_v = a ⊙ Σ_u δ LeakyReLU'(z_u + z_v) + Σ_u α_vu dout_u. ``datt`` becomes twice its gradient: every δ is met twice.
     """
-    lanes, C = blocks[0], len(blocks) * len(blocks[0])
+    lanes, C = blocks[0], number_of(blocks) * len(blocks[0])
     row = H * C
     for i in range(lo, hi):
         v = order[i]
         for h in range(H):
-            for b in range(len(blocks)):
+            for b in range(number_of(blocks)):
                 c = h * C + b * len(lanes)
                 passed, through, a, here = (
                     fill(att, 0, lanes),

@@ -21,27 +21,51 @@ from llvmlite import binding, ir
 from numba.core import cgutils, types
 from numba.core.imputils import lower_builtin
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
-from numba.extending import intrinsic, models, register_model
+from numba.extending import intrinsic, models, overload, register_model
 
 from equipoise.kernels.compiled import FAST
 
 SMALLEST = 8  # channels are filled up to a multiple of this
+MANY = 8  # blocks from which on their number is no constant: loops over more of them are not worth writing out
 Lane = tuple[None, ...]
-Blocks = tuple[Lane, ...]
+Blocks = tuple[Lane, ...] | tuple[Lane, int]
 
 
 def blocks_for(channels: int, dtype: Any) -> Blocks:
     """Channels as blocks of as many lanes as fit them evenly, and the registers with what a kernel holds at a time.
 
+    Up to a number of them that is a constant, more are a number.
+
     Example:
         >>> [(len(blocks), len(blocks[0])) for blocks in (blocks_for(8, "f4"), blocks_for(48, "f4"))]
         [(1, 8), (3, 16)]
+        >>> blocks_for(8 * 37, "f4")[1]
+        37
     """
     registers = 256 if binding.get_host_cpu_features().get("avx512f") else 128  # bytes for one block
     lanes = registers // np.dtype(dtype).itemsize
     while channels % lanes:
         lanes //= 2
-    return ((None,) * lanes,) * (channels // lanes)
+    lane, count = (None,) * lanes, channels // lanes
+    return (lane,) * count if count < MANY else (lane, count)
+
+
+def number_of(blocks: Any) -> int:
+    """How many blocks there are."""
+    return blocks[1] if isinstance(blocks[-1], int) else len(blocks)
+
+
+@overload(number_of)
+def _number_of(blocks: Any) -> Any:
+    constant = blocks.count
+
+    def known(blocks: Any) -> int:  # noqa: ARG001
+        return constant
+
+    def counted(blocks: Any) -> int:
+        return blocks[1]
+
+    return known if isinstance(blocks, types.UniTuple) else counted
 
 
 def filled_up(channels: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from equipoise.kernels.compiled import compiled
-from equipoise.kernels.lanes import fill, load, store
+from equipoise.kernels.lanes import fill, load, number_of, store
 
 
 @compiled
@@ -16,9 +16,9 @@ def weighted_sum(
 
     With ``order``, where each entry's weight stands; with the entries by column it is the way back.
     """
-    lanes, row = blocks[0], len(blocks) * len(blocks[0])
+    lanes, row = blocks[0], number_of(blocks) * len(blocks[0])
     for v in range(lo, hi):
-        for b in range(len(blocks)):
+        for b in range(number_of(blocks)):
             c = b * len(lanes)
             sums = fill(z, 0, lanes)
             for k in range(ptr[v], ptr[v + 1]):
