@@ -38,9 +38,9 @@ def three_threads(request, monkeypatch):
 
 @pytest.mark.usefixtures("three_threads")
 def test_runs_on_every_range_and_passes_errors_on():
-    ptr, seen = np.arange(9 * CHUNK + 1), []
+    ptr, seen = np.arange(36 * CHUNK + 1), []
     run(lambda lo, hi, ptr, value: seen.append((lo, hi, value)), ptr, "x")
-    assert sorted(seen) == [(3 * part * CHUNK, 3 * (part + 1) * CHUNK, "x") for part in range(3)]
+    assert sorted(seen) == [(3 * part * CHUNK, 3 * (part + 1) * CHUNK, "x") for part in range(3 * threads.SHARES)]
 
     def fails(lo, hi, ptr):
         if lo:
@@ -55,4 +55,4 @@ def test_ranges_are_done_even_if_there_are_fewer_threads(monkeypatch):
     monkeypatch.setattr(threads, "_torch_team", lambda: lambda task, threads: task())
     seen = []
     run(lambda lo, hi, ptr: seen.append(lo), np.arange(9 * CHUNK + 1))
-    assert len(seen) == 3
+    assert len(seen) == 9

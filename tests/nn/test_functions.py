@@ -228,7 +228,7 @@ def test_the_same_numbers_to_the_bit_for_a_number_of_threads(threads_used, monke
     monkeypatch.setattr(threads, "SMALL", 0)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads_used)
     graph = random_graph(900, 4000)
-    assert len(threads.parts_of(graph.ptr)) == threads_used
+    assert (len(threads.parts_of(graph.ptr)) > 1) == (threads_used > 1)
     results = []
     for _ in range(3):
         inputs = leaves(0, torch.float32, (900, 2, 8), (900, 2, 8), (2, 8))

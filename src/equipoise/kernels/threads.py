@@ -22,29 +22,30 @@ from numpy.typing import NDArray
 from equipoise.kernels.csr import CHUNK
 
 SMALL = 50_000  # fewer edges than this are done before another thread has begun
+SHARES = 4  # ranges a thread: one that is held up leaves the rest of its own to the others
 
 Task = Callable[[], None]
 Team = Callable[[Task, int], None]  # calls a task on so many threads at a time and waits for all
 
 
-def ranges(ptr: NDArray[np.int64], threads: int) -> list[tuple[int, int]]:
-    """The nodes in as many ranges as there are threads, of whole chunks, with about as many edges each.
+def ranges(ptr: NDArray[np.int64], count: int) -> list[tuple[int, int]]:
+    """The nodes in so many ranges, of whole chunks, with about as many edges each.
 
     Example:
         >>> ranges(np.arange(0, 10_000, 10), 2)
         [(0, 512), (512, 999)]
     """
     nodes = len(ptr) - 1
-    goals = [ptr[-1] * part / threads for part in range(1, threads)]
+    goals = [ptr[-1] * part / count for part in range(1, count)]
     cuts = [0, *(round(int(cut) / CHUNK) * CHUNK for cut in np.searchsorted(ptr, goals)), nodes]
     cuts = [min(cut, nodes) for cut in cuts]
     return [(lo, hi) for lo, hi in pairwise(cuts) if lo < hi] or [(0, nodes)]
 
 
 def parts_of(ptr: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """The ranges that :func:`run` works on: one a thread, or one alone where there is little to do."""
+    """The ranges that :func:`run` works on: some for each thread, or one alone where there is little to do."""
     threads = torch.get_num_threads()
-    return ranges(ptr, threads) if threads > 1 and ptr[-1] >= SMALL else [(0, len(ptr) - 1)]
+    return ranges(ptr, SHARES * threads) if threads > 1 and ptr[-1] >= SMALL else [(0, len(ptr) - 1)]
 
 
 def run(kernel: Callable[..., None], ptr: NDArray[np.int64], *arguments: Any) -> None:
@@ -63,7 +64,7 @@ def run(kernel: Callable[..., None], ptr: NDArray[np.int64], *arguments: Any) ->
             except Exception as error:
                 errors.append(error)
 
-    (_torch_team() or _own_team)(work, len(parts))
+    (_torch_team() or _own_team)(work, torch.get_num_threads())
     if errors:
         raise errors[0]
 
