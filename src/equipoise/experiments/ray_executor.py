@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import Sequence
@@ -76,10 +77,12 @@ def _ray() -> Any:
 def _connect(ray: Any, address: str) -> None:
     # The data folder of the driver, where it names one, is that of all nodes.
     variables = {VARIABLE: os.environ[VARIABLE]} if os.environ.get(VARIABLE) else {}
-    options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING}
+    if address == "local":
+        options["include_dashboard"] = False
     try:
         _reach(address)
-        ray.init(address, runtime_env={"env_vars": variables}, log_to_driver=False, **options)
+        ray.init(address, runtime_env={"env_vars": variables}, **options)
     except (OSError, ValueError, RuntimeError) as error:  # among the first, ConnectionError
         raise ClusterError(
             f"there is no Ray cluster at {address}: {str(error).splitlines()[0]}",

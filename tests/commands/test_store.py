@@ -1,0 +1,63 @@
+import pytest
+from typer.testing import CliRunner
+
+from equipoise.cli import app
+from equipoise.errors import StoreError
+from equipoise.experiments.result import failed
+from equipoise.experiments.run import run
+from equipoise.experiments.store import Store
+from tests.experiments.workloads import SPECS, same
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def store(*arguments):
+    return CliRunner().invoke(app, ["store", *map(str, arguments)])
+
+
+def test_stores_of_two_machines_merge():
+    results = [run(one) for one in SPECS]
+    with Store("here.sqlite") as here, Store("there.sqlite") as there:
+        here.merge([results[0], failed(SPECS[1], "no memory")])
+        there.merge(results[1:])
+    assert store("import", "there.sqlite", "--store", "here.sqlite").stdout == (
+        "2 runs added, 0 already there, 1 failures replaced\n"
+    )
+    assert store("import", "there.sqlite", "--store", "here.sqlite").stdout == "0 runs added, 3 already there\n"
+    with Store("here.sqlite") as here:
+        kept = here.results(curves=True)
+    assert all(same(kept[result.key], result) for result in results)
+
+
+def test_out_and_in_again(tmp_path):
+    with Store() as first:
+        first.merge([run(SPECS[0]), failed(SPECS[1], "no memory", "a\nb")])
+    assert store("export", "results.csv").stdout == "2 runs in results.csv\n"
+    assert store("import", "results.csv", "--store", "second.sqlite").stdout == "2 runs added, 0 already there\n"
+    assert store("export", "again.csv", "--store", "second.sqlite").exit_code == 0
+    assert (tmp_path / "results.csv").read_bytes() == (tmp_path / "again.csv").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("export", "results.csv"), "there is no store here"),
+        (("export", "results.xlsx"), "a table is a .csv"),
+        (("import", "none.csv"), "no such file"),
+    ],
+)
+def test_mistakes_are_named(arguments, message, tmp_path):
+    result = store(*arguments)
+    assert isinstance(result.exception, StoreError)
+    assert message in str(result.exception)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_not_a_store_is_not_imported(tmp_path):
+    (tmp_path / "text.sqlite").write_text("hello " * 100)
+    result = store("import", "text.sqlite")
+    assert isinstance(result.exception, StoreError)
+    assert "not a store" in str(result.exception)
