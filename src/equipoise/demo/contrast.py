@@ -73,8 +73,10 @@ def run_one(scheme: str, settings: Settings, report: Report) -> Run:
 def run_all(settings: Settings, report: Report, jobs: int | None = None) -> list[Run]:
     """Train all four, one process a core, one thread each; ``report`` is called here as they go on."""
     jobs = min(jobs or os.cpu_count() or 1, len(SCHEMES))
-    load_dataset(settings.dataset, settings.root)  # what is missing is said, or downloaded, once and here
-    compile_for("gatv2", torch.float32, 64)  # once and here, too: processes must not fill the cache side by side
+    data = load_dataset(settings.dataset, settings.root)  # what is missing is said, or downloaded, once and here
+    # Compiled is once and here, too: processes must not fill the cache side by side.
+    for kernel, channels in (("gatv2", settings.width), ("gatv2", data.classes), ("gcn", settings.width)):
+        compile_for(kernel, torch.float32, channels)
     context = multiprocessing.get_context("spawn")  # forked children inherit thread pools that no longer work
     queue: Queue[News] = context.Queue()
     stop = context.Event()

@@ -6,6 +6,7 @@ Below this, nothing knows of files or processes; above it, nothing of tensors.
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 from typing import cast
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from torch_geometric.data import Data
 
+from equipoise.data.catalog import catalog_entry
 from equipoise.data.load import load_dataset
 from equipoise.experiments.checkpoint import Checkpoint
 from equipoise.experiments.result import CURVES, Outcome, Result, failed
@@ -93,6 +95,20 @@ def network(spec: RunSpec, data: Data) -> Stack:
         bias=spec.bias,
         skip=cast(Skip | None, spec.skip),
     )
+
+
+def compile_kernels(specs: Iterable[RunSpec]) -> None:
+    """Compile what runs will need, once and here: processes would do it side by side.
+
+    Kernels are made for a width, and others for graphs with and without an edge back, for dense and sparse features.
+    """
+    edges = (torch.tensor([[0, 1], [1, 0]]), torch.tensor([[0], [1]]))
+    features = torch.eye(3)
+    for spec in dict.fromkeys(replace(spec, depth=min(spec.depth, 2), seed=0, lr=1.0, epochs=1) for spec in specs):
+        model = network(spec, Data(x=features, classes=catalog_entry(spec.dataset).classes))
+        for edge_index in edges:
+            for x in (features, features.to_sparse_csr()):
+                model(x, edge_index).sum().backward()
 
 
 def _result(spec: RunSpec, history: History) -> Result:

@@ -10,8 +10,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from equipoise.data.catalog import catalog_entry
 from equipoise.data.files import read_files
 from equipoise.experiments.checkpoint import EVERY, Checkpoint
@@ -19,10 +17,9 @@ from equipoise.experiments.cost import work
 from equipoise.experiments.driver import driving
 from equipoise.experiments.executors import Executor
 from equipoise.experiments.result import UNSUCCESSFUL, Result
-from equipoise.experiments.run import run
+from equipoise.experiments.run import compile_kernels, run
 from equipoise.experiments.spec import RunSpec
 from equipoise.experiments.store import Store
-from equipoise.nn.stack import Stack
 
 
 class Watcher:
@@ -69,7 +66,7 @@ def sweep(
         watcher.begins(todo)
         if not todo:
             return []
-        _compile_kernels(todo)
+        compile_kernels(todo)
         folder = checkpoint_folder(store.path)
         folder.mkdir(exist_ok=True)
         _tidy(folder, outcomes)
@@ -131,10 +128,3 @@ def _check_data(specs: Iterable[RunSpec]) -> None:
     """What is missing is said, or downloaded, once and before any run."""
     for dataset in dict.fromkeys(spec.dataset for spec in specs):
         read_files(catalog_entry(dataset))
-
-
-def _compile_kernels(specs: Iterable[RunSpec]) -> None:
-    """Once and here: processes would compile the same side by side."""
-    x, edge_index = torch.ones(2, 2), torch.tensor([[0, 1], [1, 0]])
-    for kind in dict.fromkeys(spec.kind for spec in specs):
-        Stack(kind, [2, 2, 2])(x, edge_index).sum().backward()

@@ -76,7 +76,8 @@ def _compile(kind: str, dtype: torch.dtype, channels: int) -> None:
         kept = _kept(graph, z, 0.0)
         with torch.enable_grad():
             out: Tensor = {
-                "gatv2": lambda: _GATv2.apply(graph, z, None, a, 0.2, kept, False),  # type: ignore[no-untyped-call]
+                # Without a target and with one: the ways back are different kernels.
+                "gatv2": lambda: sum(_GATv2.apply(graph, z, t, a, 0.2, kept, False) for t in (None, z)),  # type: ignore[no-untyped-call]
                 "gat": lambda: _GAT.apply(graph, z, p, p, 0.2, kept, False),  # type: ignore[no-untyped-call]
                 "gcn": lambda: _WeightedSum.apply(graph, p.detach()[:, 0], z[:, 0]),  # type: ignore[no-untyped-call]
             }[kind]()
