@@ -59,6 +59,17 @@ def test_is_the_stack_layer_by_layer(widths, dtype, sparse, heads, graph, chains
         torch.testing.assert_close(a, b, rtol=1e-5 if dtype == torch.float32 else 1e-12, atol=1e-6)
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+def test_large_products_are_computed_again_and_the_numbers_stay(sparse, graph, monkeypatch):
+    model = Stack("gatv2", [12, 8, 16, 8, 3])
+    x = graph[0].to_sparse_csr() if sparse else graph[0]
+    expected = results(model, x, graph[1])
+    monkeypatch.setattr(chain, "KEEP", 0)
+    for a, b in zip(results(model, x, graph[1]), expected, strict=True):
+        assert torch.equal(a, b)
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -95,6 +106,14 @@ def test_frozen_parameters_and_parametrized_matrices(graph, chains):
     for a, b in zip(results(model, *graph), expected, strict=True):
         if b is not None:
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_a_way_back_twice_gives_the_same(graph):
+    model = Stack("gatv2", [12, 8, 8, 3])
+    loss = model(*graph).pow(2).sum()
+    first = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
+    second = torch.autograd.grad(loss, list(model.parameters()))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 def test_two_ways_forward_before_one_way_back(graph):

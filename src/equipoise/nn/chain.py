@@ -26,6 +26,8 @@ from equipoise.nn.features import Features
 from equipoise.nn.functions import attended, compile_for, gatv2_gradients
 from equipoise.nn.gatv2 import FusedGATv2Conv, ends_with_attention
 
+KEEP = 2**24  # bytes; a product that is larger is computed again on the way back, which costs little beside its edges
+
 
 def can_chain(convs: Sequence[Any], activation: nn.Module, x: Any, edge_index: Any) -> bool:
     """Whether layers with a ReLU between them are nothing but matrix, attention, matrix, attention, unobserved."""
@@ -84,7 +86,7 @@ class _Chain(Function):
             W, att = _wide(weights[2 * layer], weights[2 * layer + 1])
             z = (features.times(W) if h is None else h @ W.t()).view(-1, *att.shape)
             out = attended(gatv2.forward, graph, z, (z, att), slopes[layer], z.new_empty(0), layer < depth - 1)
-            layers.append((z, *out[:2]))
+            layers.append((z if z.nbytes <= KEEP else None, *out[:2]))
             h = out[0].flatten(1)
         ctx.graph, ctx.features, ctx.slopes = graph, features, slopes
         ctx.save_for_backward(*weights, *(tensor for saved in layers for tensor in saved))
@@ -99,12 +101,15 @@ class _Chain(Function):
         for layer in reversed(range(depth)):
             W, att = _wide(weights[2 * layer], weights[2 * layer + 1])
             z, out, alpha = saved[3 * layer : 3 * layer + 3]
-            dz, _, datt = gatv2_gradients(
-                ctx.graph, z, None, att, ctx.slopes[layer], z.new_empty(0), (out, alpha, alpha), layer < depth - 1, grad
-            )
-            dz = dz.flatten(1)
             # What a layer read is what the one before it made.
-            dW = dz.t() @ saved[3 * layer - 2].flatten(1) if layer else ctx.features.gradient(dz)
+            h = saved[3 * layer - 2].flatten(1) if layer else None
+            if z is None:
+                z = (ctx.features.times(W) if h is None else h @ W.t()).view(-1, *att.shape)
+            kept, below = (out, alpha, alpha), layer < depth - 1
+            none, slope = z.new_empty(0), ctx.slopes[layer]
+            dz, _, datt = gatv2_gradients(ctx.graph, z, None, att, slope, none, kept, below, grad, ours=below)
+            dz = dz.flatten(1)
+            dW = ctx.features.gradient(dz) if h is None else dz.t() @ h
             gradients += [datt[None, :, : weights[2 * layer + 1].shape[-1]], dW[: len(weights[2 * layer])]]
             if layer or ctx.needs_input_grad[3]:
                 grad = dz @ W

@@ -140,13 +140,17 @@ def gatv2_gradients(
     saved: Attended,
     relu: bool,
     grad: Tensor,
+    ours: bool = False,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Gradients of source, target and attention; without a target, both are in the first."""
+    """Gradients of source, target and attention; without a target, both are in the first.
+
+    A gradient that is ``ours`` may be overwritten.
+    """
     shape = _shape(source)
     s, a, k, o, al, w, g = flat(source, att, kept, *saved, grad)
     t = s if target is None else flat(target)[0]
     dscore, dsource, steep = np.empty_like(al), np.empty_like(s), s.dtype.type(slope)
-    dout = np.empty_like(g) if relu else g  # before the ReLU; without one it is the gradient itself
+    dout = np.empty_like(g) if relu and not ours else g  # before the ReLU; without one it is the gradient itself
     active, datt = np.empty(graph.nodes * shape[0], np.bool_), _Sums(graph, a)
     if target is None and graph.symmetric:
         first = (s, k, al, o, g, dout, relu, dscore, active, *shape)
