@@ -108,11 +108,13 @@ class _Chain(Function):
             kept, below = (out, alpha, alpha), layer < depth - 1
             none, slope = z.new_empty(0), ctx.slopes[layer]
             dz, _, datt = gatv2_gradients(ctx.graph, z, None, att, slope, none, kept, below, grad, ours=below)
+            del z  # it may be as large as all else
             dz = dz.flatten(1)
             dW = ctx.features.gradient(dz) if h is None else dz.t() @ h
             gradients += [datt[None, :, : weights[2 * layer + 1].shape[-1]], dW[: len(weights[2 * layer])]]
             if layer or ctx.needs_input_grad[3]:
-                grad = dz @ W
+                reuse = below and grad.shape == (dz.shape[0], W.shape[1])
+                grad = torch.mm(dz, W, out=grad) if reuse else dz @ W
         to_x = grad if ctx.needs_input_grad[3] else None
         return None, None, None, to_x, *reversed(gradients)
 
