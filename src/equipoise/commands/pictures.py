@@ -47,14 +47,14 @@ def check_figures(chosen: Sequence[Experiment], figure: Path) -> None:
         raise ChoiceError("kind of picture", figure.suffix, SUFFIXES)
 
 
-def draw_figures(chosen: Iterable[Experiment], store: Store, figure: Path, results: dict[str, Result]) -> None:
-    """Draw and write, and say where."""
+def draw_figures(chosen: Iterable[Experiment], store: Store, figure: Path, results: dict[str, Result]) -> list[Path]:
+    """Draw and write; returns the files."""
     from equipoise.report.figures import save_figure
     from equipoise.report.gallery import draw, frames_of
 
-    frames = frames_of(store)
+    frames, written = frames_of(store), []
     for experiment in chosen:
         drawn = draw(experiment, results, frames)
         beside = [store.path.with_name(f"{experiment.name}{suffix}") for suffix in SUFFIXES]
-        for file in beside if figure == AUTOMATIC else [figure]:
-            typer.echo(save_figure(drawn, file), err=True)
+        written += [save_figure(drawn, file) for file in (beside if figure == AUTOMATIC else [figure])]
+    return written

@@ -115,7 +115,8 @@ def _sweep(
             raise typer.Exit(130) from None
         results = store.results(spec.key for spec in specs)
         if figure is not None:
-            draw_figures(chosen, store, figure, results)
+            for file in draw_figures(chosen, store, figure, results):
+                typer.echo(f"drawn: {file}", err=True)
     failures = [result for result in results.values() if result.outcome == "failed"]
     if as_json:
         typer.echo(json.dumps(_summary(list(results.values()), path), indent=2))

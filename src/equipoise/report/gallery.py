@@ -187,7 +187,7 @@ def _settings(experiment: Experiment, runs: int, missing: list[Cell]) -> Setting
     """What the caption says: what all runs have in common, how many there are, and what is not there."""
     specs = experiment.specs
     settings: dict[str, object] = {}
-    for title, name in (("data set", "dataset"), ("layers", "depth"), ("", "kind"), ("width", "width")):
+    for title, name in (("data set", "dataset"), ("layers", "depth"), ("kind", "kind"), ("width", "width")):
         values = list(dict.fromkeys(getattr(spec, name) for spec in specs))
         if len(values) == 1 or name == "dataset":
             settings[title] = ", ".join(map(str, values))
@@ -216,7 +216,7 @@ def _place(experiment: Experiment, cell: Cell) -> list[tuple[str, Value]]:
 
 def _nothing(experiment: Experiment) -> SpecError:
     return SpecError(
-        f"no run of {experiment.name} is there to be drawn",
+        f"no run of {experiment.name} is there to be drawn, or none of them was recorded",
         where=experiment.remark,
         remedy=f"equipoise reproduce {experiment.name} --figure",
     )
