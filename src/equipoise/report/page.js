@@ -188,7 +188,7 @@
   function heatMap(place, grid, run, scale, fits) {
     const width = Math.max(300, place.clientWidth || 460), left = 34, top = 24;
     const tall = Math.max(8, Math.min(24, 300 / grid.layers.length)), wide = (width - left - 4) / grid.epochs.length;
-    const height = top + tall * grid.layers.length + 34;
+    const height = top + tall * grid.layers.length + 40;
     const svg = element("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${run.label}, layers by epochs` }, null, place);
     element("text", { class: "title", x: 0, y: 14 }, `${run.label.split(",")[0]}${run.accuracy === null ? "" : `: ${run.accuracy} %`}`, svg);
     const often = Math.ceil(14 / tall);
@@ -196,7 +196,7 @@
       if (row % often === 0) element("text", { x: left - 6, y: top + tall * (row + 0.5) + 4, "text-anchor": "end" }, layer, svg);
       grid.epochs.forEach((_, column) => {
         const value = grid.values[row][column];
-        element("rect", { x: left + wide * column, y: top + tall * row, width: wide + 0.5, height: tall + 0.5,
+        element("rect", { x: left + wide * column, y: top + tall * row, width: wide + 0.5, height: tall + 0.5, "shape-rendering": "crispEdges",
           fill: value === null ? "none" : colour(fits(value) ? scale.at(value) : 0), "data-row": row, "data-column": column }, null, svg);
       });
     });

@@ -73,10 +73,9 @@ def page(chosen: Sequence[tuple[Experiment, Report]], store: Store) -> str:
     results = store.results(spec.key for experiment in experiments for spec in experiment.specs)
     frames = frames_of(store)
     script = _file("page.js")
-    template = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    ).from_string(_file("page.html"))
-    return template.render(
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.policies["json.dumps_kwargs"] = {"sort_keys": False}  # choices are offered in the order given here
+    return environment.from_string(_file("page.html")).render(
         sections=[_section(experiment, report, results, frames) for experiment, report in chosen],
         store=store.path.name,
         runs=len(results),
