@@ -79,6 +79,8 @@ def _draw(names: Sequence[str] | None, path: Path, epochs: int | None, figure: P
     from equipoise.report.gallery import is_drawn
     from equipoise.report.page import write_page
 
+    if html is not None and html != AUTOMATIC and html.suffix.lower() not in (".html", ".htm"):
+        raise SpecError(f"a page is a .html, not a {html.suffix}", where=f"--html {html}")
     with working("gathering …"), Store(path, create=False) as store:
         chosen = _chosen(names, path, epochs)
         files = []

@@ -78,6 +78,7 @@ def page(chosen: Sequence[tuple[Experiment, Report]], store: Store) -> str:
     return environment.from_string(_file("page.html")).render(
         sections=[_section(experiment, report, results, frames) for experiment, report in chosen],
         store=store.path.name,
+        again=shlex.join(["equipoise", "report", "--html", "--store", store.path.name]),
         runs=len(results),
         style=_file("page.css"),
         script=script,
