@@ -80,6 +80,14 @@ def test_without_a_file_all_three_beside_the_store(store, order):
     assert all(file.stat().st_size > 1000 for file in drawn)
 
 
+def test_without_a_name_all_that_can_be_drawn(store):
+    result = run("report", "--store", store, "--figure")
+    assert result.exit_code == 0
+    assert str(store.with_name("inits.png")) in result.stdout
+    assert "dynamics-5" not in result.stdout
+    assert "not drawn: no run of dynamics-5" in result.stderr
+
+
 def test_a_page_and_a_picture_at_once(store, tmp_path):
     result = run("report", "inits", "sgd", "--store", store, "--html")
     assert result.stdout.split() == [str(tmp_path / "equipoise.html")]

@@ -26,7 +26,7 @@ def test_long_curves_are_thinned_out(tmp_path, monkeypatch):
         curves = store.curves(experiment.specs[0].key)
     assert len(made["runs"]) == 2, "a run of nothing that is shown"
     first = made["runs"][0]
-    assert (first["epochs"][0], first["epochs"][-1], len(first["epochs"])) == (1, 31, 10)
+    assert first["epochs"] == [1, 2, 4, 7, 10, 14, 19, 25, 31], "closer together at the start"
     places = np.array(first["epochs"]) - 1
     np.testing.assert_allclose(first["curves"]["loss"], curves["loss"][places], rtol=1e-3)
     np.testing.assert_allclose(first["curves"]["test_accuracy"], 100 * curves["test_accuracy"][places], rtol=1e-3)

@@ -47,14 +47,22 @@ def check_figures(chosen: Sequence[Experiment], figure: Path) -> None:
         raise ChoiceError("kind of picture", figure.suffix, SUFFIXES)
 
 
-def draw_figures(chosen: Iterable[Experiment], store: Store, figure: Path, results: dict[str, Result]) -> list[Path]:
-    """Draw and write; returns the files."""
+def draw_figures(
+    chosen: Iterable[Experiment], store: Store, figure: Path, results: dict[str, Result], *, all_of: bool = True
+) -> list[Path]:
+    """Draw and write; returns the files. Without ``all_of``, what cannot be drawn is said and passed over."""
     from equipoise.report.figures import save_figure
     from equipoise.report.gallery import draw, frames_of
 
     frames, written = frames_of(store), []
     for experiment in chosen:
-        drawn = draw(experiment, results, frames)
+        try:
+            drawn = draw(experiment, results, frames)
+        except SpecError as error:
+            if all_of:
+                raise
+            typer.echo(f"not drawn: {error.what}", err=True)
+            continue
         beside = [store.path.with_name(f"{experiment.name}{suffix}") for suffix in SUFFIXES]
         written += [save_figure(drawn, file) for file in (beside if figure == AUTOMATIC else [figure])]
     return written

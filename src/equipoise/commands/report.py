@@ -87,7 +87,7 @@ def _draw(names: Sequence[str] | None, path: Path, epochs: int | None, figure: P
         if figure is not None:
             drawn = [experiment for experiment, _ in chosen if names or is_drawn(experiment)]
             check_figures(drawn, figure)
-            files += draw_figures(drawn, store, figure, store.results())
+            files += draw_figures(drawn, store, figure, store.results(), all_of=bool(names))
         if html is not None:
             page = path.with_name("equipoise.html") if html == AUTOMATIC else html
             files.append(write_page(page, chosen, store))

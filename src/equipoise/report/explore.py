@@ -15,8 +15,8 @@ from equipoise.experiments.spec import DEFAULTS
 from equipoise.experiments.store import Store
 from equipoise.report.gallery import frames_of
 
-NUMBERS = 400_000  # of all curves together: two or three megabytes of text
-FEWEST, MOST = 40, 250  # points of one curve
+NUMBERS = 200_000  # of all curves together: a megabyte or two of text
+FEWEST, MOST = 25, 250  # points of one curve
 COLUMNS = 60  # epochs of a heat map
 
 MEASURES = {"loss": "training loss", "val_accuracy": "validation accuracy (%)", "test_accuracy": "test accuracy (%)"}
@@ -64,7 +64,7 @@ def explored(experiments: Sequence[Experiment], store: Store) -> dict[str, Any]:
 def _run(result: Result, points: int) -> dict[str, Any]:
     spec = result.spec
     settings = {name: value for name, value in spec.to_dict().items() if value != DEFAULTS.get(name)}
-    chosen = _sample(result.epochs, points)
+    chosen = _sample(result.epochs, points, power=2.0)  # most happens early
     percent = {"loss": 1.0}
     return {
         "key": result.key,
@@ -96,21 +96,23 @@ def _layers(frame: pd.DataFrame) -> dict[str, Any]:
         found[name] = {
             "layers": [int(layer) for layer in grid.index],
             "epochs": [int(epoch) for epoch in grid.columns],
-            "values": [rounded(row) for row in grid.to_numpy(dtype=float)],
+            "values": [rounded(row, 3) for row in grid.to_numpy(dtype=float)],
         }
     return {"quantities": found}
 
 
-def _sample(count: int, most: int) -> np.ndarray:
-    """Places of at most so many, evenly spaced, with the first and the last.
+def _sample(count: int, most: int, power: float = 1.0) -> np.ndarray:
+    """Places of at most so many, with the first and the last: evenly spaced, or with a power closer at the start.
 
     Example:
-        >>> _sample(9, 3).tolist(), _sample(2, 3).tolist()
-        ([0, 4, 8], [0, 1])
+        >>> _sample(9, 3).tolist(), _sample(9, 3, power=2.0).tolist(), _sample(3, 4, power=2.0).tolist()
+        ([0, 4, 8], [0, 2, 8], [0, 1, 2])
     """
-    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
+    if count <= most:
+        return np.arange(count)
+    return np.unique(((count - 1) * np.linspace(0, 1, most) ** power).round().astype(int))
 
 
-def rounded(values: Iterable[float]) -> list[float | None]:
-    """Four digits each, which is more than a screen shows; None for what is not finite, which JSON does not have."""
-    return [float(f"{value:.4g}") if math.isfinite(value) else None for value in values]
+def rounded(values: Iterable[float], digits: int = 4) -> list[float | None]:
+    """As many digits as a reader can use; None for what is not finite, which JSON does not have."""
+    return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in values]

@@ -113,7 +113,7 @@
     place.replaceChildren();
     if (!values.length) { element("p", { class: "quiet" }, "nothing to draw: choose a run", place); return; }
     const width = Math.max(300, place.clientWidth || 700), height = Math.max(240, Math.min(380, width * 0.5));
-    const left = 62, right = width - 12, top = 24, bottom = height - 36;
+    const left = 62, right = width - 22, top = 24, bottom = height - 36;
     const last = Math.max(...runs.map((i) => data.runs[i].epochs.at(-1)));
     const x = linear(1, Math.max(last, 2), left, right);
     const low = log ? Math.min(...values) : Math.min(0, ...values);

@@ -29,7 +29,7 @@ from equipoise.report.explore import explored
 from equipoise.report.gallery import Frames, draw, frames_of, is_drawn
 from equipoise.report.tables import Report
 
-DPI = 110  # of a figure: sharp enough at the width of a page, a hundred kilobytes
+DPI = 100  # of a figure: sharp enough at the width of a page, a hundred kilobytes
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,8 @@ def page(chosen: Sequence[tuple[Experiment, Report]], store: Store) -> str:
     frames = frames_of(store)
     script = _file("page.js")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.policies["json.dumps_kwargs"] = {"sort_keys": False}  # choices are offered in the order given here
+    compact = {"sort_keys": False, "separators": (",", ":")}  # choices are offered in the order given here
+    environment.policies["json.dumps_kwargs"] = compact
     return environment.from_string(_file("page.html")).render(
         sections=[_section(experiment, report, results, frames) for experiment, report in chosen],
         store=store.path.name,
