@@ -127,8 +127,9 @@ class Recording:
                 shaped = values.reshape(()) if neurons < 0 else values
                 recording.add(int(epoch), [Entry(str(quantity), int(layer), shaped)])
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+            where = "bytes" if isinstance(path, io.BytesIO) else str(path)
             raise TrainingError(
-                f"no recording can be read: {error}", where=str(path), remedy="name a file that rec.save(path) wrote"
+                f"no recording can be read: {error}", where=where, remedy="name a file that rec.save(path) wrote"
             ) from error
         return recording
 
