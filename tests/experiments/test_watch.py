@@ -20,7 +20,7 @@ def test_a_short_run_is_looked_at_more_often():
 
 def test_a_run_of_two_figures_is_watched_for_both():
     few, many = Watch(25, ("change", "gradient")), Watch(50, ("balance", "gradient"))
-    both = few.with_(many)
+    both = few.union(many)
     assert both == Watch(25, ("balance", "change", "gradient"))
     assert both.covers(few)
     assert both.covers(many)

@@ -33,7 +33,7 @@ class Watch:
         """Whether all that the other would have seen is seen."""
         return self.every <= other.every and set(other.quantities) <= set(self.quantities)
 
-    def with_(self, other: Watch) -> Watch:
+    def union(self, other: Watch) -> Watch:
         """One that covers both."""
         both = (*self.quantities, *other.quantities)
         return Watch(min(self.every, other.every), tuple(sorted(set(both))))
@@ -55,7 +55,7 @@ def watches(experiments: Iterable[Experiment]) -> dict[str, Watch]:
         for spec in experiment.specs:
             every = min(experiment.every, max(1, spec.epochs // SAMPLES))
             watch = Watch(every, tuple(sorted(groups)))
-            wanted[spec.key] = wanted[spec.key].with_(watch) if spec.key in wanted else watch
+            wanted[spec.key] = wanted[spec.key].union(watch) if spec.key in wanted else watch
     return wanted
 
 
