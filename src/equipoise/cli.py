@@ -9,6 +9,7 @@ import typer
 
 from equipoise import __version__
 from equipoise.commands import bench, data, demo, inspect, laws, report, reproduce, status, store, train
+from equipoise.commands.optional import OptionalFiles
 from equipoise.errors import EquipoiseError
 
 app = typer.Typer(
@@ -44,11 +45,16 @@ app.command(
 app.command(epilog="Example:  equipoise train --dataset cora --layers 10 --init bal-o --lr 0.05 --epochs 1500")(
     train.train
 )
-app.command(epilog="Example:  equipoise reproduce sgd --dataset texas,cornell --seeds 2 --epochs 200")(
-    reproduce.reproduce
-)
+app.command(
+    cls=OptionalFiles,
+    epilog="Example:  equipoise reproduce sgd --dataset texas,cornell --seeds 2 --epochs 200"
+    "  |  equipoise reproduce conservation --figure",
+)(reproduce.reproduce)
 app.command(epilog="Example:  equipoise status sgd adam")(status.status)
-app.command(epilog="Example:  equipoise report sgd --store equipoise.sqlite --out tables")(report.report)
+app.command(
+    cls=OptionalFiles,
+    epilog="Example:  equipoise report sgd --store equipoise.sqlite --out tables  |  equipoise report --html",
+)(report.report)
 app.add_typer(store.app, name="store")
 app.command(epilog="Example:  equipoise bench --case cora-10 --case scaling --figure bench.png --json bench.json")(
     bench.bench

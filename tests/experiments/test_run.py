@@ -3,8 +3,10 @@ import pytest
 import torch
 
 from equipoise.data.load import load_dataset
+from equipoise.experiments.checkpoint import Checkpoint
 from equipoise.experiments.result import CURVES, machine, versions
 from equipoise.experiments.run import run
+from equipoise.experiments.watch import Watch
 from equipoise.init.schemes import initialize_
 from equipoise.nn.stack import Stack
 from equipoise.train.protocol import train
@@ -74,3 +76,25 @@ def test_an_error_is_a_result():
     assert result.reason.startswith("ArchitectureError: bal-o pairs each hidden neuron with its mirror image")
     assert "_check_even" in result.traceback
     assert (result.epochs, result.test_accuracy, result.best_epoch) == (0, None, None)
+
+
+@pytest.mark.parametrize("settings", [{}, {"dropout": 0.4, "optimizer": "adam", "lr": 0.01}, {"kind": "gcn"}])
+def test_being_watched_changes_nothing(settings):
+    one = spec(depth=4, init="bal-x", epochs=8, **settings)
+    watch = Watch(3, ("balance", "change", "gradient", "representation", "update"))
+    watched = run(one, watch=watch)
+    assert same(watched, run(one))
+    frame = watched.recording.unpack().frame()
+    losses = frame[frame.quantity == "train/loss"]
+    assert losses.epoch.tolist() == [1, 3, 6]
+    assert np.array_equal(np.float32(losses.value), watched.curves["loss"][[0, 2, 5]])
+    assert frame[frame.quantity == "balance/c"].layer.nunique() == 3
+
+
+def test_a_watched_run_starts_at_its_beginning(tmp_path):
+    one = spec(epochs=10)
+    checkpoint = Checkpoint(tmp_path / "one.pt", one.key, every=0.0)
+    run(one, checkpoint)
+    assert checkpoint.load() is not None
+    watched = run(one, checkpoint, Watch(1, ("gradient",)))
+    assert watched.recording.unpack().frame().epoch.nunique() == 10

@@ -3,6 +3,7 @@ import zlib
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from equipoise.errors import StoreError
@@ -10,6 +11,7 @@ from equipoise.experiments.result import failed
 from equipoise.experiments.run import run
 from equipoise.experiments.schema import APPLICATION_ID, MIGRATIONS, VERSION
 from equipoise.experiments.store import Merged, Store
+from equipoise.experiments.watch import Watch
 from tests.experiments.workloads import SPECS, same, spec
 
 
@@ -151,3 +153,45 @@ def test_curves_are_compressed(tmp_path):
         ((size,),) = store._read("SELECT length(compressed) FROM curves")
         assert size < 100
         assert np.array_equal(store.curves(flat.key)["loss"], flat.curves["loss"])
+
+
+@pytest.fixture(scope="module")
+def watched():
+    return run(SPECS[1], watch=Watch(2, ("gradient", "update")))
+
+
+def test_recordings_stay_with_their_result(tmp_path, watched):
+    with Store(tmp_path / "a.sqlite") as store:
+        store.put(watched)
+        assert store.recorded() == {watched.key: Watch(2, ("gradient", "update"))}
+        assert store.results()[watched.key].recording is None
+        assert store.results(recordings=True)[watched.key].recording == watched.recording
+        pd.testing.assert_frame_equal(store.recording(watched.key).unpack().frame(), watched.recording.unpack().frame())
+        store.put(failed(watched.spec, "no memory"))
+        assert store.recording(watched.key) is None
+        assert not store.recorded()
+
+
+def test_recordings_are_merged(tmp_path, watched):
+    with Store(tmp_path / "a.sqlite") as store:
+        store.merge([replace(watched, recording=None)])
+        store.merge([replace(watched, test_accuracy=0.123)])
+        assert not store.recorded(), "that recording belongs to another result"
+        store.merge([watched])
+        store.merge([watched])
+        assert store.recording(watched.key) == watched.recording
+
+
+def test_a_store_of_version_2_takes_recordings(tmp_path, watched):
+    path = tmp_path / "old.sqlite"
+    Store(path).close()
+    with sqlite3.connect(path) as old:  # as version 2 left it
+        old.execute("DROP TABLE recordings")
+        old.execute("PRAGMA user_version = 2")
+        old.execute("INSERT INTO running VALUES ('a key', 'then')")
+    old.close()
+    with Store(path) as store:
+        assert store.running() == {"a key": "then"}
+        store.put(watched)
+        assert list(store.recorded()) == [watched.key]
+        assert store._connection.execute("PRAGMA user_version").fetchone() == (VERSION,)

@@ -7,10 +7,12 @@ from equipoise.errors import MissingDataError
 from equipoise.experiments.checkpoint import Checkpoint
 from equipoise.experiments.cost import work
 from equipoise.experiments.driver import driven, driving
+from equipoise.experiments.executors import processes
 from equipoise.experiments.result import failed
 from equipoise.experiments.run import run
 from equipoise.experiments.store import Store
 from equipoise.experiments.sweep import Watcher, checkpoint_folder, missing, sweep
+from equipoise.experiments.watch import Watch
 from tests.experiments.workloads import SPECS, here, same, spec
 
 
@@ -161,3 +163,23 @@ def test_what_a_dead_driver_was_running_is_not_running_any_more(store):
     with driving(store, print):
         assert driven(store.path)
         assert not store.running()
+
+
+def test_a_run_without_the_wanted_recording_is_done_again(store):
+    watch = {one.key: Watch(2, ("gradient",)) for one in SPECS[:3]}
+    for one in SPECS[:2]:
+        store.put(run(one))
+    store.put(failed(SPECS[2], "no memory"))
+    log = Log()
+    sweep(SPECS, store, here, log, watch=watch)
+    assert {one.key for one in log.started} == {SPECS[0].key, SPECS[1].key, SPECS[3].key}
+    assert store.recorded().keys() == {SPECS[0].key, SPECS[1].key}
+    assert same(store.results(curves=True)[SPECS[0].key], run(SPECS[0]))
+    assert sweep(SPECS, store, here, watch=watch) == []
+    finer = {SPECS[0].key: Watch(1, ("gradient", "update"))}
+    assert [result.key for result in sweep(SPECS, store, here, watch=finer)] == [SPECS[0].key]
+
+
+def test_recordings_come_from_other_processes(store):
+    (result,) = sweep(SPECS[:1], store, processes(1), watch={SPECS[0].key: Watch(1, ("gradient",))})
+    assert result.recording.unpack().frame().epoch.nunique() == 6

@@ -32,8 +32,9 @@ def here(specs: Sequence[RunSpec], work: Work) -> News:
 
 
 def same(a: Result, b: Result) -> bool:
-    """Whether two results are equal in all but time and machine, curves to the bit."""
-    names = [field.name for field in fields(Result) if field.name not in ("seconds", "when", "machine", "curves")]
+    """Whether two results are equal in all but time, machine and recording, curves to the bit."""
+    other = ("seconds", "when", "machine", "curves", "recording")
+    names = [field.name for field in fields(Result) if field.name not in other]
     return (
         all(getattr(a, name) == getattr(b, name) for name in names)
         and a.curves.keys() == b.curves.keys()

@@ -1,4 +1,4 @@
-"""``equipoise report``: the paper's tables beside ours."""
+"""``equipoise report``: the paper's tables beside ours, the figures, and all of it on one page."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from equipoise.commands.optional import AUTOMATIC
+from equipoise.commands.pictures import FigureFile, check_figures, draw_figures
 from equipoise.commands.terminal import working
 from equipoise.errors import ChoiceError, SpecError
 
@@ -36,15 +38,29 @@ def report(
     ] = None,
     out: Annotated[Path | None, Option(metavar="DIR", help="Write files here instead of printing.")] = None,
     epochs: Annotated[int | None, Option(min=1, help="Runs of so many epochs at most instead of the target's.")] = None,
+    figure: FigureFile = None,
+    html: Annotated[
+        Path | None,
+        Option(
+            metavar="[FILE]",
+            help="Write one page with everything, to be opened in a browser; without FILE equipoise.html beside the "
+            "store.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Ours beside the paper's: mean and 95 % interval of every cell, what is missing, and which claims hold.
 
-    `equipoise report datasets` counts the data and needs no run.
+    `equipoise report datasets` counts the data and needs no run. With --figure or --html nothing is printed but the
+    names of the files.
     """
     with working("loading torch and PyG …"):
         from equipoise.report.formats import FORMATS
     if form is not None and form not in FORMATS:
         raise ChoiceError("format", form, FORMATS)
+    if figure is not None or html is not None:
+        _draw(targets, store, epochs, figure, html)
+        return
     reports = _reports(targets, store, epochs)
     if out is not None:
         _write(reports, out, list(FORMATS) if form is None else [form])
@@ -55,6 +71,31 @@ def report(
 
 
 def _reports(names: Sequence[str] | None, path: Path, epochs: int | None) -> list[Report]:
+    return [made for _, made in _chosen(names, path, epochs)]
+
+
+def _draw(names: Sequence[str] | None, path: Path, epochs: int | None, figure: Path | None, html: Path | None) -> None:
+    from equipoise.experiments.store import Store
+    from equipoise.report.gallery import is_drawn
+    from equipoise.report.page import write_page
+
+    if html is not None and html != AUTOMATIC and html.suffix.lower() not in (".html", ".htm"):
+        raise SpecError(f"a page is a .html, not a {html.suffix}", where=f"--html {html}")
+    with working("gathering …"), Store(path, create=False) as store:
+        chosen = _chosen(names, path, epochs)
+        files = []
+        if figure is not None:
+            drawn = [experiment for experiment, _ in chosen if names or is_drawn(experiment)]
+            check_figures(drawn, figure)
+            files += draw_figures(drawn, store, figure, store.results(), all_of=bool(names))
+        if html is not None:
+            page = path.with_name("equipoise.html") if html == AUTOMATIC else html
+            files.append(write_page(page, chosen, store))
+    typer.echo("\n".join(map(str, files)))
+
+
+def _chosen(names: Sequence[str] | None, path: Path, epochs: int | None) -> list[tuple[Experiment, Report]]:
+    """The targets named, or all that have runs, at the epochs that their runs have."""
     from equipoise.experiments.files import load, targets
     from equipoise.experiments.store import Store
 
@@ -63,27 +104,28 @@ def _reports(names: Sequence[str] | None, path: Path, epochs: int | None) -> lis
     if not names or any(experiment.kind != "data" for experiment in experiments):
         with Store(path, create=False) as store:
             results = list(store.results().values())
-    reports = [_report(experiment, results, epochs) for experiment in experiments if names or experiment.kind != "data"]
+    chosen = [_report(experiment, results, epochs) for experiment in experiments if names or experiment.kind != "data"]
     if not names:
-        reports = [made for made in reports if any(record["n"] for record in made.records)]
-        if not reports:
+        chosen = [(one, made) for one, made in chosen if any(record["n"] for record in made.records)]
+        if not chosen:
             raise SpecError(
                 "no run of the paper's tables and figures is there",
                 where=str(path),
                 remedy="equipoise reproduce --list",
             )
-    return reports
+    return chosen
 
 
-def _report(experiment: Experiment, results: Sequence[Result], epochs: int | None) -> Report:
+def _report(experiment: Experiment, results: Sequence[Result], epochs: int | None) -> tuple[Experiment, Report]:
     from equipoise.report.datasets import dataset_report
     from equipoise.report.summary import fitting
     from equipoise.report.tables import report as tabulate
 
     if experiment.kind == "data":
         with working("counting …"):
-            return dataset_report(experiment)
-    return tabulate(fitting(experiment, results, epochs), results)
+            return experiment, dataset_report(experiment)
+    fitted = fitting(experiment, results, epochs)
+    return fitted, tabulate(fitted, results)
 
 
 def _write(reports: Sequence[Report], out: Path, forms: Sequence[str]) -> None:

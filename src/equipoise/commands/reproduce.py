@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from equipoise.commands.pictures import FigureFile, check_figures, draw_figures
 from equipoise.commands.targets import (
     DEFAULT_STORE,
     Dataset,
@@ -56,6 +57,7 @@ def reproduce(
     ] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Show what would run, and run nothing.")] = False,
     list_targets: Annotated[bool, Option("--list", help="Show all targets: runs, and time on this machine.")] = False,
+    figure: FigureFile = None,
     as_json: Json = False,
 ) -> None:
     """Run the paper's experiments, or your own, and show the tables beside the published numbers.
@@ -73,12 +75,14 @@ def reproduce(
         if not names:
             raise SpecError("nothing is named to be reproduced", remedy=f"one of: {', '.join(files.targets())}")
         chosen = experiments(names, dataset=dataset, depth=depth, init=init, seeds=seeds, epochs=epochs)
+        if figure is not None:
+            check_figures(chosen, figure)
     if list_targets:
         _list(chosen, jobs, as_json)
     elif dry_run:
         _show(chosen, store, retry == "failed", as_json)
     else:
-        _sweep(chosen, store, _executor(jobs, ray), retry == "failed", as_json)
+        _sweep(chosen, store, _executor(jobs, ray), retry=retry == "failed", figure=figure, as_json=as_json)
 
 
 def _executor(jobs: int | None, ray: str | None) -> Executor:
@@ -91,22 +95,28 @@ def _executor(jobs: int | None, ray: str | None) -> Executor:
     return ray_tasks(ray)
 
 
-def _sweep(chosen: Sequence[Experiment], path: Path, executor: Executor, retry: bool, as_json: bool) -> None:
+def _sweep(
+    chosen: Sequence[Experiment], path: Path, executor: Executor, *, retry: bool, figure: Path | None, as_json: bool
+) -> None:
     from equipoise.experiments.store import Store
     from equipoise.experiments.sweep import sweep
+    from equipoise.experiments.watch import watches
 
     specs, start = _specs(chosen), time.monotonic()
     with Store(path) as store:
         cells = [frozenset(spec.key for spec in cell.specs) for made in chosen for cell in made.cells if cell.specs]
         try:
             with _display(cells, set(store.outcomes())) as watcher:
-                sweep(specs, store, executor, watcher, retry=retry)
+                sweep(specs, store, executor, watcher, watch=watches(chosen), retry=retry)
         except KeyboardInterrupt:
             done = sum(spec.key in store.outcomes() for spec in specs)
             message = f"stopped: {done} of {len(specs)} runs are in {path}; the same command goes on from here"
             typer.echo(message, err=True)
             raise typer.Exit(130) from None
         results = store.results(spec.key for spec in specs)
+        if figure is not None:
+            for file in draw_figures(chosen, store, figure, results):
+                typer.echo(f"drawn: {file}", err=True)
     failures = [result for result in results.values() if result.outcome == "failed"]
     if as_json:
         typer.echo(json.dumps(_summary(list(results.values()), path), indent=2))
@@ -172,13 +182,14 @@ def _list(chosen: Sequence[Experiment], jobs: int | None, as_json: bool) -> None
 def _show(chosen: Sequence[Experiment], path: Path, retry: bool, as_json: bool) -> None:
     from equipoise.experiments.store import Store
     from equipoise.experiments.sweep import missing
+    from equipoise.experiments.watch import unseen, watches
 
-    outcomes = {}
+    outcomes, unrecorded = {}, set[str]()
     if path.exists():
         with Store(path, create=False) as store:
-            outcomes = store.outcomes()
+            outcomes, unrecorded = store.outcomes(), unseen(watches(chosen), store.recorded())
     specs = _specs(chosen)
-    todo = missing(specs, outcomes, retry)
+    todo = missing(specs, outcomes, retry, unrecorded)
     if as_json:
         typer.echo(json.dumps([{"key": spec.key, **spec.to_dict()} for spec in todo], indent=2))
         return

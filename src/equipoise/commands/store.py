@@ -53,7 +53,7 @@ def import_results(
                 merged = opened.merge(read_csv(file))
             else:
                 with Store(file, create=False) as other:
-                    merged = opened.merge(other.results(curves=True).values())
+                    merged = opened.merge(other.results(curves=True, recordings=True).values())
     told = f"{merged.added} runs added, {merged.known} already there"
     typer.echo(told + (f", {merged.replaced} failures replaced" if merged.replaced else ""))
 

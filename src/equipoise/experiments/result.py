@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import platform
 from collections.abc import Mapping
@@ -17,6 +18,8 @@ from numpy.typing import NDArray
 
 from equipoise import __version__
 from equipoise.experiments.spec import RunSpec
+from equipoise.experiments.watch import Watch
+from equipoise.train.recording import Recording
 
 Outcome = Literal["finished", "converged", "stopped", "diverged", "failed"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
@@ -26,6 +29,23 @@ CURVES = ("loss", "val_accuracy", "test_accuracy")
 LIBRARIES = ("torch", "torch_geometric", "numba")
 
 Curve = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A run's recording, packed for pipes and stores.
+
+    Attributes:
+        watch: what was asked for.
+        packed: :meth:`Recording.to_bytes`.
+    """
+
+    watch: Watch
+    packed: bytes
+
+    def unpack(self) -> Recording:
+        """The recording, ready to be made a frame."""
+        return Recording.load(io.BytesIO(self.packed))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +67,7 @@ class Result:
         versions: of Python, this package and the libraries that compute.
         when: the end of the run, UTC, ISO 8601.
         curves: ``loss``, ``val_accuracy`` and ``test_accuracy``, one number an epoch; empty where they were not kept.
+        recording: what was recorded while it trained; None where nothing was, or it was not read.
     """
 
     spec: RunSpec
@@ -62,6 +83,7 @@ class Result:
     versions: Mapping[str, str] = field(default_factory=dict)
     when: str = ""
     curves: Mapping[str, Curve] = field(default_factory=dict, compare=False, repr=False)
+    recording: Recorded | None = field(default=None, compare=False, repr=False)
 
     @property
     def key(self) -> str:

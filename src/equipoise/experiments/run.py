@@ -6,7 +6,7 @@ Below this, nothing knows of files or processes; above it, nothing of tensors.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import cast
@@ -18,21 +18,30 @@ from torch_geometric.data import Data
 from equipoise.data.catalog import catalog_entry
 from equipoise.data.load import load_dataset
 from equipoise.experiments.checkpoint import Checkpoint
-from equipoise.experiments.result import CURVES, Outcome, Result, failed
+from equipoise.experiments.result import CURVES, Outcome, Recorded, Result, failed
 from equipoise.experiments.spec import RunSpec
+from equipoise.experiments.watch import Watch
 from equipoise.init.schemes import initialize_
+from equipoise.laws.discover import discover
+from equipoise.laws.law import Law
 from equipoise.nn.stack import Skip, Stack
 from equipoise.train.history import History
 from equipoise.train.protocol import OPTIMIZERS, train
+from equipoise.train.recorder import Recorder
+from equipoise.train.recording import Recording
 from equipoise.train.state import TrainingState
 
+NODES = 24  # of the graph on which laws are looked for
 
-def run(spec: RunSpec, checkpoint: Checkpoint | None = None) -> Result:
+
+def run(spec: RunSpec, checkpoint: Checkpoint | None = None, watch: Watch | None = None) -> Result:
     """The result of one run; an error inside it is a result, too, with the outcome ``"failed"``.
 
     Args:
         spec: what to run. The same spec gives the same numbers, to the bit on one machine with one thread.
-        checkpoint: where the state is kept on the way, and taken up from.
+        checkpoint: where the state is kept on the way, and taken up from. A run that is watched does without: what
+            was seen before a pause would be lost.
+        watch: what to record beside; it changes no number.
 
     Example:
         >>> spec = RunSpec(dataset="synthetic-citation", depth=3, width=8, init="bal-o", lr=0.1, epochs=5)
@@ -41,20 +50,22 @@ def run(spec: RunSpec, checkpoint: Checkpoint | None = None) -> Result:
     """
     try:
         with torch.random.fork_rng(devices=[]):
-            history = _history(spec, checkpoint)
+            history, recording = _history(spec, checkpoint if watch is None else None, watch)
     except Exception as error:
         reason = str(error).splitlines() or [""]
         return failed(spec, f"{type(error).__name__}: {reason[0]}", traceback.format_exc())
     if history.outcome == "interrupted":
         raise KeyboardInterrupt
-    return _result(spec, history)
+    recorded = Recorded(watch, recording.to_bytes()) if watch is not None and recording is not None else None
+    return replace(_result(spec, history), recording=recorded)
 
 
-def _history(spec: RunSpec, checkpoint: Checkpoint | None) -> History:
+def _history(spec: RunSpec, checkpoint: Checkpoint | None, watch: Watch | None) -> tuple[History, Recording | None]:
     data = _data(spec.dataset, spec.undirected)
     model = network(spec, data)
     initialize_(model, spec.init, beta=spec.beta, generator=torch.Generator().manual_seed(spec.seed))
     optimizer = OPTIMIZERS[spec.optimizer](model.parameters(), lr=spec.lr, weight_decay=spec.weight_decay)  # type: ignore[call-arg]
+    recorder = None if watch is None else _recorder(model, data, watch)
     torch.manual_seed(spec.seed)  # dropout
     state = checkpoint.load() if checkpoint is not None else None
 
@@ -62,7 +73,7 @@ def _history(spec: RunSpec, checkpoint: Checkpoint | None) -> History:
         if checkpoint is not None:
             checkpoint.offer(lambda: TrainingState.of(model, optimizer, history))
 
-    return train(
+    history = train(
         model,
         data,
         optimizer=optimizer,
@@ -71,7 +82,18 @@ def _history(spec: RunSpec, checkpoint: Checkpoint | None) -> History:
         patience=spec.patience,
         history=state.restore(model, optimizer) if state is not None else None,
         on_epoch=on_epoch,
+        record=recorder,
     )
+    return history, None if recorder is None else recorder.recording
+
+
+def _recorder(model: Stack, data: Data, watch: Watch) -> Recorder:
+    """Watches the run; its laws are found on a small random graph, since they do not depend on the data."""
+    laws: Sequence[Law] = ()
+    if "balance" in watch.quantities:
+        torch.manual_seed(0)
+        laws = discover(model, torch.rand(NODES, data.num_features), torch.randint(0, NODES, (2, 3 * NODES)))
+    return Recorder(model, laws, every=watch.every, quantities=watch.quantities)
 
 
 @lru_cache(maxsize=2)  # runs on one data set follow each other, and sort its edges once

@@ -38,6 +38,14 @@ MIGRATIONS = (
     CREATE TABLE driver (pid INTEGER NOT NULL, host TEXT NOT NULL, since TEXT NOT NULL);
     CREATE TABLE running (key TEXT PRIMARY KEY, since TEXT NOT NULL);
     """,
+    """
+    CREATE TABLE recordings (
+        key TEXT PRIMARY KEY REFERENCES runs (key) ON DELETE CASCADE,
+        every INTEGER NOT NULL,
+        quantities TEXT NOT NULL,
+        packed BLOB NOT NULL
+    );
+    """,
 )
 VERSION = len(MIGRATIONS)
 

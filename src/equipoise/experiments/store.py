@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 
 from equipoise.errors import StoreError
-from equipoise.experiments.result import Curve, Result
+from equipoise.experiments.result import Curve, Recorded, Result
 from equipoise.experiments.schema import prepare
 from equipoise.experiments.spec import RunSpec
+from equipoise.experiments.watch import Watch
 
 DEFAULT = Path("equipoise.sqlite")
 PATIENCE = 30.0  # seconds to wait for another writer, whose transactions are short
@@ -113,12 +114,14 @@ class Store:
                 counts[fate] += 1
         return Merged(**counts)
 
-    def results(self, keys: Iterable[str] | None = None, *, curves: bool = False) -> dict[str, Result]:
-        """Results by key, those asked for or all, in the order in which they came; curves only where asked for."""
+    def results(
+        self, keys: Iterable[str] | None = None, *, curves: bool = False, recordings: bool = False
+    ) -> dict[str, Result]:
+        """Results by key, those asked for or all, in the order in which they came; what is large where asked for."""
         rows = self._read(f"SELECT {_LISTED} FROM runs ORDER BY rowid")
         wanted = None if keys is None else set(keys)
         chosen = [dict(zip(COLUMNS, row, strict=True)) for row in rows if wanted is None or row[0] in wanted]
-        return {row["key"]: self._result(row, curves) for row in chosen}
+        return {row["key"]: self._result(row, curves, recordings) for row in chosen}
 
     def outcomes(self) -> dict[str, str]:
         """Key → outcome of every run in the store."""
@@ -128,6 +131,16 @@ class Store:
         """The curves of a run: one number an epoch."""
         rows = self._read("SELECT name, compressed FROM curves WHERE key = ?", (key,))
         return {name: np.frombuffer(zlib.decompress(compressed), dtype="<f4") for name, compressed in rows}
+
+    def recording(self, key: str) -> Recorded | None:
+        """What was recorded of a run."""
+        rows = self._read("SELECT every, quantities, packed FROM recordings WHERE key = ?", (key,))
+        return Recorded(Watch(rows[0][0], tuple(rows[0][1].split())), rows[0][2]) if rows else None
+
+    def recorded(self) -> dict[str, Watch]:
+        """Key → what was watched, of every run with a recording."""
+        rows = self._read("SELECT key, every, quantities FROM recordings")
+        return {key: Watch(every, tuple(quantities.split())) for key, every, quantities in rows}
 
     def note_driver(self, pid: int, host: str) -> None:
         """Write down who drives a sweep on this store; what an earlier one was running is not running any more."""
@@ -155,6 +168,7 @@ class Store:
         self._connection.execute("DELETE FROM runs WHERE key = ?", (result.key,))
         self._connection.execute(f"INSERT INTO runs ({_LISTED}) VALUES ({places})", _row(result))
         self._put_curves(result)
+        self._put_recording(result)
 
     def _put_curves(self, result: Result) -> None:
         rows = [
@@ -162,15 +176,27 @@ class Store:
         ]
         self._connection.executemany("INSERT INTO curves VALUES (?, ?, ?)", rows)
 
-    def _complete(self, result: Result) -> None:
-        """Curves of the same result from a store that has them, where they came here without (from a table)."""
-        if result.curves and not self.curves(result.key) and self.results([result.key])[result.key] == result:
-            self._put_curves(result)
+    def _put_recording(self, result: Result) -> None:
+        if result.recording is not None:
+            watch = result.recording.watch
+            row = (result.key, watch.every, " ".join(watch.quantities), result.recording.packed)
+            self._connection.execute("INSERT INTO recordings VALUES (?, ?, ?, ?)", row)
 
-    def _result(self, row: dict[str, Any], curves: bool) -> Result:
+    def _complete(self, result: Result) -> None:
+        """Curves and recording of the same result from a store that has them, where they came here without."""
+        curves = bool(result.curves) and not self.curves(result.key)
+        recording = result.recording is not None and self.recording(result.key) is None
+        if (curves or recording) and self.results([result.key])[result.key] == result:
+            if curves:
+                self._put_curves(result)
+            if recording:
+                self._put_recording(result)
+
+    def _result(self, row: dict[str, Any], curves: bool, recordings: bool) -> Result:
         key = row.pop("key")
         row["spec"], row["versions"] = RunSpec.from_dict(json.loads(row["spec"])), json.loads(row["versions"])
-        return Result(**row, curves=self.curves(key) if curves else {})
+        recording = self.recording(key) if recordings else None
+        return Result(**row, curves=self.curves(key) if curves else {}, recording=recording)
 
     def _read(self, query: str, values: tuple[Any, ...] = ()) -> list[Any]:
         with _explained(self.path):

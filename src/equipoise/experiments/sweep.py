@@ -5,9 +5,9 @@ To go on with a sweep is to start it again: what is done is found in the store, 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from equipoise.data.catalog import catalog_entry
@@ -20,6 +20,7 @@ from equipoise.experiments.result import UNSUCCESSFUL, Result
 from equipoise.experiments.run import compile_kernels, run
 from equipoise.experiments.spec import RunSpec
 from equipoise.experiments.store import Store
+from equipoise.experiments.watch import Watch, unseen
 
 
 class Watcher:
@@ -44,6 +45,7 @@ def sweep(
     executor: Executor,
     watcher: Watcher | None = None,
     *,
+    watch: Mapping[str, Watch] | None = None,
     retry: bool = False,
     checkpoint_every: float = EVERY,
 ) -> list[Result]:
@@ -54,6 +56,7 @@ def sweep(
         store: where results are, and go to; nobody else drives a sweep on it meanwhile.
         executor: who does the runs.
         watcher: is told what happens.
+        watch: what to record of runs, by key; a run whose recording the store does not have is done again.
         retry: do runs again that failed or diverged.
         checkpoint_every: seconds from one checkpoint of a run to its next.
     """
@@ -61,7 +64,7 @@ def sweep(
     wanted = list(dict.fromkeys(specs))
     with driving(store, watcher.waits):
         outcomes = store.outcomes()
-        todo = missing(wanted, outcomes, retry)
+        todo = missing(wanted, outcomes, retry, unseen(watch or {}, store.recorded()))
         _check_data(todo)
         watcher.begins(todo)
         if not todo:
@@ -71,7 +74,7 @@ def sweep(
         folder.mkdir(exist_ok=True)
         _tidy(folder, outcomes)
         results = []
-        with closing(executor(todo, Runner(folder.resolve(), checkpoint_every))) as happenings:
+        with closing(executor(todo, Runner(folder.resolve(), checkpoint_every, watch or {}))) as happenings:
             for news in happenings:
                 if isinstance(news, RunSpec):
                     store.note_running(news.key)
@@ -86,9 +89,19 @@ def sweep(
         return results
 
 
-def missing(specs: Iterable[RunSpec], outcomes: dict[str, str], retry: bool = False) -> list[RunSpec]:
-    """The runs that have no outcome yet, or one to be tried again; long ones first, so that none is left over last."""
-    left = [spec for spec in specs if spec.key not in outcomes or (retry and outcomes[spec.key] in UNSUCCESSFUL)]
+def missing(
+    specs: Iterable[RunSpec], outcomes: dict[str, str], retry: bool = False, unrecorded: Container[str] = ()
+) -> list[RunSpec]:
+    """The runs that have no outcome yet, or one to be tried again; long ones first, so that none is left over last.
+
+    Among the first are those whose recording is wanted and not there, unless they failed.
+    """
+
+    def to_do(key: str) -> bool:
+        outcome = outcomes.get(key)
+        return outcome is None or (retry and outcome in UNSUCCESSFUL) or (key in unrecorded and outcome != "failed")
+
+    left = [spec for spec in specs if to_do(spec.key)]
     return sorted(left, key=work, reverse=True)
 
 
@@ -106,11 +119,13 @@ class Runner:
 
     folder: Path
     every: float = EVERY
+    watch: Mapping[str, Watch] = field(default_factory=dict)
 
     def __call__(self, spec: RunSpec) -> Result:
+        watch = self.watch.get(spec.key)
         if not self.folder.is_dir():
-            return run(spec)
-        return run(spec, Checkpoint(_checkpoint_file(self.folder, spec.key), spec.key, self.every))
+            return run(spec, watch=watch)
+        return run(spec, Checkpoint(_checkpoint_file(self.folder, spec.key), spec.key, self.every), watch)
 
 
 def _checkpoint_file(folder: Path, key: str) -> Path:

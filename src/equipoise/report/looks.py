@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 INK = "#333333"
+CHARACTERS = 15  # of a caption, an inch
 Dash = str | tuple[int, tuple[float, ...]]
 
 # Dark is balanced, light is not; the marker tells the kind of weights.
@@ -66,4 +68,6 @@ def caption(figure: Figure, text: str, settings: Mapping[str, Any]) -> None:
     listed = ", ".join(
         f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in settings.items()
     )
-    figure.supxlabel(f"{text}\n{listed}" if listed else text, fontsize=8.5, color=INK)
+    width = int(CHARACTERS * figure.get_figwidth())
+    lines = [line for part in (text, listed) for line in textwrap.wrap(part, width)]
+    figure.supxlabel("\n".join(lines), fontsize=8.5, color=INK)

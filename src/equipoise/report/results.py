@@ -46,6 +46,8 @@ def draw_results(
             finish(ax, f"{panel} {name}" if panel and row == 0 else "", "layers L")
         axes[row, 0].set_ylabel(MEASURES[measure])
         axes[row, 0].set_ylim(bottom=0)
+        if measure == "accuracy" and axes[row, 0].get_ylim()[1] > 100:  # an interval of two runs can be as wide
+            axes[row, 0].set_ylim(top=100)
     handles, labels = axes[0, 0].get_legend_handles_labels()
     titles = [TITLES.get(label, label) for label in labels]
     figure.legend(handles, titles, frameon=False, loc="outside upper center", ncols=4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -85,6 +86,16 @@ class Recording:
     def save(self, path: str | Path) -> Path:
         """Write everything to one file (NumPy's compressed ``.npz``, without pickles)."""
         path = Path(path)
+        try:
+            path.write_bytes(self.to_bytes())
+        except OSError as error:
+            raise TrainingError(
+                f"the recording cannot be written: {error}", where=str(path), remedy="name a file you may write"
+            ) from error
+        return path
+
+    def to_bytes(self) -> bytes:
+        """What :meth:`save` writes, for a place that is no file of its own; ``load(io.BytesIO(…))`` reads it."""
         epochs, entries = self._flat()
         columns = {
             "format": np.array(FORMAT),
@@ -95,17 +106,12 @@ class Recording:
             "neurons": np.array([entry.values.size if entry.values.ndim else -1 for entry in entries], np.int64),
             "values": np.concatenate([np.empty(0), *(entry.values.reshape(-1) for entry in entries)]),
         }
-        try:
-            with path.open("wb") as file:
-                np.savez_compressed(file, **columns)  # type: ignore[arg-type]
-        except OSError as error:
-            raise TrainingError(
-                f"the recording cannot be written: {error}", where=str(path), remedy="name a file you may write"
-            ) from error
-        return path
+        file = io.BytesIO()
+        np.savez_compressed(file, **columns)  # type: ignore[arg-type]
+        return file.getvalue()
 
     @classmethod
-    def load(cls, path: str | Path) -> Recording:
+    def load(cls, path: str | Path | io.BytesIO) -> Recording:
         """What :meth:`save` wrote."""
         try:
             with np.load(path, allow_pickle=False) as file:
@@ -121,8 +127,9 @@ class Recording:
                 shaped = values.reshape(()) if neurons < 0 else values
                 recording.add(int(epoch), [Entry(str(quantity), int(layer), shaped)])
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+            where = "bytes" if isinstance(path, io.BytesIO) else str(path)
             raise TrainingError(
-                f"no recording can be read: {error}", where=str(path), remedy="name a file that rec.save(path) wrote"
+                f"no recording can be read: {error}", where=where, remedy="name a file that rec.save(path) wrote"
             ) from error
         return recording
 
