@@ -12,7 +12,7 @@ from equipoise.experiments.store import Store
 from equipoise.experiments.sweep import Watcher, sweep
 from tests.experiments.workloads import Counted, same, spec
 
-SPECS = [spec(depth=4, epochs=300, seed=seed, init=init) for seed in range(2) for init in ("xav", "bal-o")]
+SPECS = [spec(depth=4, epochs=100, seed=seed, init=init) for seed in range(2) for init in ("xav", "bal-o")]
 
 
 class Saboteur(Watcher):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -59,11 +60,13 @@ class Deadly:
 
 @dataclass(frozen=True)
 class Counted:
-    """Work that leaves a file for each time that it is begun."""
+    """Work that leaves a file for each time that it is begun, and takes its time, however fast the machine is."""
 
     folder: Path
     work: Work
+    seconds: float = 2.0
 
     def __call__(self, spec: RunSpec) -> Result:
         (self.folder / f"{spec.key}-{os.getpid()}").touch()
+        time.sleep(self.seconds)
         return self.work(spec)

@@ -96,25 +96,15 @@ def pyg_variants(case: Case, data: Data, *, every: bool = True) -> dict[str, tup
     return variants
 
 
-def stepped(model: nn.Module, forward: Forward, data: Data) -> Callable[[], None]:
-    """One step of plain gradient descent."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        F.cross_entropy(forward()[data.train_mask], data.y[data.train_mask]).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-
-    return step
-
-
 def rival(model: nn.Module, forward: Forward, data: Data) -> Clock:
     """Epochs as they are usually written: a step, then an evaluation."""
-    step = stepped(model, forward, data)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
 
     def epoch() -> None:
         model.train()
-        step()
+        optimizer.zero_grad()
+        F.cross_entropy(forward()[data.train_mask], data.y[data.train_mask]).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
         model.eval()
         with torch.no_grad():
             right = forward().argmax(dim=-1) == data.y

@@ -51,7 +51,7 @@ class Step:
     Attributes:
         case: what.
         contestant: who.
-        milliseconds: an epoch; PyG's is a step without an evaluation.
+        milliseconds: an epoch.
         peak: bytes at most, beyond what the process had with the data loaded.
         resident: bytes at most, of the whole process.
     """

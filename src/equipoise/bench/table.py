@@ -69,7 +69,7 @@ def _steps(report: Report) -> Grid:
         for step in report.steps
     ]
     heads = ("case", "who", "ms", "peak MiB above the data", "MiB of the process")
-    return Grid(f"In processes of their own ({OURS}: an epoch, {PYG}: one step)", heads, rows, words=2)
+    return Grid(f"In processes of their own ({OURS}: a median epoch, {PYG}: one)", heads, rows, words=2)
 
 
 def _goals(report: Report) -> Grid:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ class OptionalFiles(TyperCommand):
 
 
 def _completed(args: Sequence[str]) -> Iterator[str]:
-    for this, following in zip(args, [*args[1:], ""], strict=True):
+    for this, following in pairwise([*args, ""]):
         if this in OPTIONS and (following.startswith("-") or Path(following).suffix in ("", ".toml")):
             yield f"{this}={AUTOMATIC}"
         else:

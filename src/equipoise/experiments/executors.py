@@ -26,6 +26,7 @@ Work = Callable[[RunSpec], Result]
 News = Generator[RunSpec | Result, None, None]
 Executor = Callable[[Sequence[RunSpec], Work], News]
 
+SOON = 5.0  # seconds in which a process ends that is asked to
 TRIES = 2  # a process that dies takes its run with it twice before that is the run's result
 
 
@@ -106,6 +107,8 @@ class _Worker:
     def end(self) -> None:
         self.pipe.close()
         self.process.terminate()
+        self.process.join(SOON)
+        self.process.kill()  # whatever keeps it: what it did is in its checkpoint
         self.process.join()
 
 

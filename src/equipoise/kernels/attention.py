@@ -15,6 +15,8 @@ from equipoise.kernels.compiled import inlined
 from equipoise.kernels.exponential import exponential
 from equipoise.kernels.lanes import any_nonzero, fill, if_positive, load, number_of, rectified, store, total
 
+AHEAD = 8  # edges; their features come from far away in a large graph, and are asked for in time
+
 
 @inlined
 def dot(first: Any, x: Any, i: int, y: Any, j: int, blocks: Any) -> Any:

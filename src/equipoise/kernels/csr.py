@@ -72,8 +72,10 @@ def _both_ways(ptr: Int, src: Index, columns: int) -> Graph:
     tptr, dst, _ = _turned(ptr, src, columns)
     ptr, src, _ = _turned(tptr, dst, len(ptr) - 1)  # twice turned, the sources of a target are sorted
     tptr, dst, edge = _turned(ptr, src, columns)
-    symmetric = np.array_equal(ptr, tptr) and np.array_equal(src, dst)
-    return Graph(ptr, src, tptr, dst, edge, _by_degree(ptr), _by_degree(tptr), symmetric)
+    order = _by_degree(ptr)
+    if np.array_equal(ptr, tptr) and np.array_equal(src, dst):
+        return Graph(ptr, src, ptr, src, edge, order, order, symmetric=True)
+    return Graph(ptr, src, tptr, dst, edge, order, _by_degree(tptr), symmetric=False)
 
 
 def _turned(ptr: Int, src: Index, columns: int) -> tuple[Int, Index, Index]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from equipoise.kernels.attention import attend, before_relu, less_largest, lowest, score_gradients
+from equipoise.kernels.attention import AHEAD, attend, before_relu, less_largest, lowest, score_gradients
 from equipoise.kernels.compiled import compiled
 from equipoise.kernels.csr import CHUNK
-from equipoise.kernels.lanes import fill, if_positive, load, number_of, store, total
+from equipoise.kernels.lanes import fill, if_positive, load, number_of, prefetch, store, total
 
 
 @compiled
@@ -44,6 +44,8 @@ def forward(
                 c = h * number_of(blocks) * len(lanes)
                 a, here, largest = load(att, c, lanes), load(target, v * row + c, lanes), lowest(alpha)
                 for k in range(ptr[v], ptr[v + 1]):
+                    if k + AHEAD < len(src):
+                        prefetch(source, src[k + AHEAD] * row + c, lanes)
                     t = load(source, src[k] * row + c, lanes) + here
                     sums = a * if_positive(t, t, steep * t)
                     for b in range(1, number_of(blocks)):

@@ -223,3 +223,21 @@ def total(typing: Any, x: Any) -> Any:
         return builder.call(function, [ir.Constant(number, -0.0), args[0]], fastmath=FAST)
 
     return x.dtype(x), generate
+
+
+@instruction
+def prefetch(typing: Any, array: Any, offset: Any, lanes: Any) -> Any:
+    """Ask for the numbers from ``array[offset]`` on, without waiting for them."""
+    del typing, offset
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        byte, number = ir.IntType(8), ir.IntType(32)
+        flags = [ir.Constant(number, flag) for flag in (0, 3, 1)]  # to be read, soon and again, data
+        kind = ir.FunctionType(ir.VoidType(), [byte.as_pointer(), number, number, number])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        start = _address(context, builder, sig.args[0], args[0], args[1], byte)
+        for line in range(0, sig.args[0].dtype.bitwidth // 8 * sig.args[2].count, 64):
+            builder.call(function, [builder.gep(start, [ir.Constant(ir.IntType(64), line)]), *flags])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, lanes), generate
