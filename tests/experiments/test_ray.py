@@ -12,20 +12,21 @@ from equipoise.experiments.store import Store
 from equipoise.experiments.sweep import Watcher, sweep
 from tests.experiments.workloads import Counted, same, spec
 
-SPECS = [spec(depth=4, epochs=100, seed=seed, init=init) for seed in range(2) for init in ("xav", "bal-o")]
+SPECS = [spec(depth=4, epochs=100, seed=seed, init=init) for seed in range(3) for init in ("xav", "bal-o")]
 
 
 class Saboteur(Watcher):
-    """Takes a node away once there is a result and both nodes are busy again."""
+    """Takes a node away when both have had a run and are in the middle of the next."""
 
-    def __init__(self, cluster):
-        self.cluster, self.node = cluster, cluster.add_node(num_cpus=1)
+    def __init__(self, cluster, begun):
+        self.cluster, self.begun, self.node = cluster, begun, cluster.add_node(num_cpus=1)
         self.running, self.results = set(), 0
 
     def starts(self, spec):
         self.running.add(spec.key)
-        if self.results and len(self.running) == 2 and self.node is not None:
-            time.sleep(0.5)  # a run takes longer, and handing it to its node less
+        if self.results >= 2 and len(self.running) == 2 and self.node is not None:
+            while not self.running <= {file.name.split("-")[0] for file in self.begun.iterdir()}:
+                time.sleep(0.05)
             self.cluster.remove_node(self.node, allow_graceful=False)
             self.node = None
 
@@ -42,7 +43,7 @@ def test_a_lost_node_costs_no_result(ray_cluster, tmp_path):
         return ray_tasks(ray_cluster.address)(specs, Counted(begun, work))
 
     with Store(tmp_path / "ray.sqlite") as store:
-        results = sweep(SPECS, store, executor, Saboteur(ray_cluster))
+        results = sweep(SPECS, store, executor, Saboteur(ray_cluster, begun))
         kept = store.results(curves=True)
     assert len(list(begun.iterdir())) == len(SPECS) + 1, "one run was to be lost and begun again"
     assert len(results) == len(SPECS)
