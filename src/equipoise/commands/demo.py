@@ -19,13 +19,13 @@ def demo(
     ] = "synthetic-citation",
     layers: Annotated[int, Option(min=2, help="Depth of the network.")] = 10,
     epochs: Annotated[
-        int | None, Option(min=1, help="Epochs [default: 250; 1500 on real data].", show_default=False)
+        int | None, Option(min=1, help="Epochs; by default 250, on real data 1500.", show_default=False)
     ] = None,
     lr: Annotated[
-        float | None, Option(help="Learning rate [default: 0.1; 0.05 on real data].", show_default=False)
+        float | None, Option(help="Learning rate; by default 0.1, on real data 0.05.", show_default=False)
     ] = None,
     seed: Annotated[int, Option(min=0, help="Seed of the initialisations.")] = 0,
-    jobs: Annotated[int | None, Option(min=1, help="Processes [default: one a core].", show_default=False)] = None,
+    jobs: Annotated[int | None, Option(min=1, help="Processes; by default one a core.", show_default=False)] = None,
     data_root: Annotated[
         Path | None, Option(help="Folder with the raw data; else EQUIPOISE_DATA, else a cache.")
     ] = None,
