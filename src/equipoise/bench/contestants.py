@@ -6,7 +6,6 @@ An epoch is what the protocol needs: a step, and validation and test accuracy af
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -22,6 +21,7 @@ from equipoise.bench.clocks import Clock, clock, intervals
 from equipoise.bench.report import OURS, PYG
 from equipoise.errors import MeasurementError
 from equipoise.init.schemes import initialize_
+from equipoise.nn.features import sparse_rows
 from equipoise.nn.stack import Stack
 from equipoise.train.protocol import train
 
@@ -83,9 +83,7 @@ def pyg_variants(case: Case, data: Data, *, every: bool = True) -> dict[str, tup
     graphs = ({"": (data.edge_index, True)} if every else {}) | {f" {LOOPED}": (looped, False)}
     features = {"": data.x}
     if every and data.x.count_nonzero() < SPARSE_BELOW * data.x.numel():
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*CSR.*beta")
-            features[f" {SPARSE}"] = data.x.to_sparse_csr()
+        features[f" {SPARSE}"] = sparse_rows(data.x)
     state = network(case, data).state_dict()
     variants: dict[str, tuple[nn.Module, Forward]] = {}
     for of_x, x in features.items():

@@ -6,7 +6,6 @@ Below this, nothing knows of files or processes; above it, nothing of tensors.
 from __future__ import annotations
 
 import traceback
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -25,9 +24,10 @@ from equipoise.experiments.watch import Watch
 from equipoise.init.schemes import initialize_
 from equipoise.laws.discover import discover
 from equipoise.laws.law import Law
+from equipoise.nn.features import sparse_rows
 from equipoise.nn.stack import Skip, Stack
 from equipoise.train.history import History
-from equipoise.train.protocol import OPTIMIZERS, train
+from equipoise.train.protocol import named_optimizer, train
 from equipoise.train.recorder import Recorder
 from equipoise.train.recording import Recording
 from equipoise.train.state import TrainingState
@@ -65,7 +65,7 @@ def _history(spec: RunSpec, checkpoint: Checkpoint | None, watch: Watch | None) 
     data = _data(spec.dataset, spec.undirected)
     model = network(spec, data)
     initialize_(model, spec.init, beta=spec.beta, generator=torch.Generator().manual_seed(spec.seed))
-    optimizer = OPTIMIZERS[spec.optimizer](model.parameters(), lr=spec.lr, weight_decay=spec.weight_decay)  # type: ignore[call-arg]
+    optimizer = named_optimizer(spec.optimizer, model, spec.lr, spec.weight_decay)
     recorder = None if watch is None else _recorder(model, data, watch)
     torch.manual_seed(spec.seed)  # dropout
     state = checkpoint.load() if checkpoint is not None else None
@@ -127,8 +127,7 @@ def compile_kernels(specs: Iterable[RunSpec]) -> None:
     """
     edges = (torch.tensor([[0, 1], [1, 0]]), torch.tensor([[0], [1]]))
     features = torch.eye(3)
-    with warnings.catch_warnings(action="ignore"):  # torch says that sparse rows are new to it
-        sparse = features.to_sparse_csr()
+    sparse = sparse_rows(features)
     for spec in dict.fromkeys(replace(spec, depth=min(spec.depth, 2), seed=0, lr=1.0, epochs=1) for spec in specs):
         model = network(spec, Data(x=features, classes=catalog_entry(spec.dataset).classes))
         for edge_index in edges:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -56,8 +58,14 @@ def as_rows(x: Tensor) -> Tensor:
     """Sparse features as compressed rows; converted once."""
     if x.layout == torch.sparse_csr:
         return x
-    rows: Tensor = MATRICES.made(x, "rows", x.detach().to_sparse_csr)
+    rows: Tensor = MATRICES.made(x, "rows", lambda: sparse_rows(x.detach()))
     return rows
+
+
+def sparse_rows(x: Tensor) -> Tensor:
+    """Features in compressed rows, without torch's remark that these are new to it."""
+    with warnings.catch_warnings(action="ignore"):
+        return x.to_sparse_csr()
 
 
 def dropped(x: Tensor, probability: float, training: bool) -> Tensor:

@@ -37,13 +37,19 @@ class FusedGATv2Conv(GATv2Conv):  # type: ignore[misc]  # PyG comes without type
         """As :class:`torch_geometric.nn.GATv2Conv`; with ``relu``, the ReLU of its result in the same pass."""
         if obstacle(self, x, edge_index, edge_attr, return_attention_weights):
             return rectified(super().forward(x, edge_index, edge_attr, return_attention_weights), relu)
-        H, C = self.heads, self.out_channels
-        source = linear(self.lin_l, x).view(-1, H, C)
-        target = None if self.share_weights else linear(self.lin_r, x).view(-1, H, C)
-        graph = GRAPHS.get(edge_index, source.size(0), self.add_self_loops)
-        dropout, early = self.dropout if self.training else 0.0, relu and ends_with_attention(self)
-        out = gatv2_attention(graph, source, target, self.att[0], self.negative_slope, dropout, early)
+        early = relu and ends_with_attention(self)
+        _, out = smoothed(self, x, edge_index, early)
         return rectified(finished(self, out, x), relu and not early)
+
+
+def smoothed(conv: Any, x: Tensor, edge_index: Tensor, relu: bool = False) -> tuple[Tensor, Tensor]:
+    """Z = W_s h and A Z of a layer with GATv2's parameters, (nodes, heads, channels) each; with ``relu``, A Z's."""
+    H, C = conv.heads, conv.out_channels
+    Z = linear(conv.lin_l, x).view(-1, H, C)
+    target = None if conv.share_weights else linear(conv.lin_r, x).view(-1, H, C)
+    graph = GRAPHS.get(edge_index, Z.size(0), conv.add_self_loops)
+    dropout = conv.dropout if conv.training else 0.0
+    return Z, gatv2_attention(graph, Z, target, conv.att[0], conv.negative_slope, dropout, relu)
 
 
 def ends_with_attention(conv: Any) -> bool:

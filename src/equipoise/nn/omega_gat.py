@@ -10,10 +10,8 @@ from torch_geometric.nn import GATv2Conv
 from torch_geometric.typing import Adj
 
 from equipoise.errors import ArchitectureError, ForwardError
-from equipoise.nn.engine import GRAPHS, obstacle
-from equipoise.nn.features import linear
-from equipoise.nn.functions import gatv2_attention
-from equipoise.nn.gatv2 import finished
+from equipoise.nn.engine import obstacle
+from equipoise.nn.gatv2 import finished, smoothed
 
 
 class OmegaGATConv(GATv2Conv):  # type: ignore[misc]  # PyG comes without types
@@ -80,13 +78,8 @@ class OmegaGATConv(GATv2Conv):  # type: ignore[misc]  # PyG comes without types
             )
         if obstacle(self, x, edge_index, edge_attr, return_attention_weights):
             return super().forward(x, edge_index, edge_attr, return_attention_weights)
-        H, C = self.heads, self.out_channels
-        Z = linear(self.lin_l, x).view(-1, H, C)
-        target = None if self.share_weights else linear(self.lin_r, x).view(-1, H, C)
-        graph = GRAPHS.get(edge_index, Z.size(0), self.add_self_loops)
-        dropout = self.dropout if self.training else 0.0
-        smoothed = gatv2_attention(graph, Z, target, self.att[0], self.negative_slope, dropout)
-        return finished(self, self.update(smoothed, (Z, Z)), x)
+        Z, AZ = smoothed(self, x, edge_index)
+        return finished(self, self.update(AZ, (Z, Z)), x)
 
     def update(self, aggr_out: Tensor, x: tuple[Tensor, Tensor]) -> Tensor:
         """PyG's last step of message passing: ``aggr_out`` is A Z and ``x[0]`` is Z, both (nodes, heads, channels)."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
+
+from equipoise.nn.features import sparse_rows
 
 DENSE = 0.1  # share of entries other than zero from which on a dense product is the faster one
 
@@ -21,9 +22,8 @@ def features_for(model: nn.Module, data: Data) -> Tensor:
     x: Tensor = data.x
     if x.layout != torch.strided or not x.is_floating_point() or int(x.count_nonzero()) > DENSE * x.numel():
         return x
-    with warnings.catch_warnings(action="ignore"):  # torch says that sparse rows are new to it
-        sparse = x.to_sparse_csr()
-        return sparse if _takes(model, sparse, x, data.edge_index) else x
+    sparse = sparse_rows(x)
+    return sparse if _takes(model, sparse, x, data.edge_index) else x
 
 
 def _takes(model: nn.Module, sparse: Tensor, dense: Tensor, edge_index: Tensor) -> bool:

@@ -158,11 +158,16 @@ def _optimizer(optimizer: str | Optimizer, model: nn.Module, lr: float | None, w
                 "an optimizer that is given has its own rate and weight decay", remedy="leave out lr= and weight_decay="
             )
         return optimizer
-    if optimizer not in OPTIMIZERS:
-        raise ChoiceError("optimizer", optimizer, OPTIMIZERS)
+    return named_optimizer(optimizer, model, lr, weight_decay)
+
+
+def named_optimizer(name: str, model: nn.Module, lr: float | None, weight_decay: float = 0.0) -> Optimizer:
+    """The optimizer of this name for a model's parameters."""
+    if name not in OPTIMIZERS:
+        raise ChoiceError("optimizer", name, OPTIMIZERS)
     if lr is None or not lr > 0:
-        raise TrainingError(f"{optimizer} needs a rate above 0, got lr={lr}", remedy="train(model, data, lr=0.05, …)")
-    return OPTIMIZERS[optimizer](model.parameters(), lr=lr, weight_decay=weight_decay, foreach=True)  # type: ignore[call-arg]
+        raise TrainingError(f"{name} needs a rate above 0, got lr={lr}", remedy="train(model, data, lr=0.05, …)")
+    return OPTIMIZERS[name](model.parameters(), lr=lr, weight_decay=weight_decay, foreach=True)  # type: ignore[call-arg]
 
 
 def _check(model: nn.Module, data: Data, epochs: int, patience: int | None) -> None:
