@@ -11,13 +11,14 @@ from equipoise.data.load import load_dataset
 from equipoise.errors import ChoiceError, LawError, TrainingError
 from equipoise.init.schemes import initialize_
 from equipoise.laws.discover import discover
+from equipoise.nn import stack as stack_module
 from equipoise.nn.stack import Stack
 from equipoise.train import recorder as recorder_module
 from equipoise.train.protocol import train
 from equipoise.train.quantities import relative_gradient_norm
 from equipoise.train.recorder import GROUPS, Recorder
 from equipoise.train.recording import Recording
-from equipoise.train.smoothness import mean_average_distance
+from equipoise.train.smoothness import smoothness
 from tests.networks import Chain, graph
 from tests.real_data import require
 
@@ -151,9 +152,25 @@ def test_representations_are_those_of_the_forward_pass(model, data, laws):
     record.step(1)
     record.close()
     loops_left_out = edge_index[:, edge_index[0] != edge_index[1]]
-    expected = float(mean_average_distance(output.detach(), loops_left_out))
+    expected = smoothness(output, loops_left_out).mad
     assert value(record.frame(), 1, "representation/mad", 2) == pytest.approx(expected, rel=1e-5)
     assert 0 < value(record.frame(), 1, "attention/entropy", 1) <= 1
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_attention_as_shown_is_attention_computed_again(model, data, heads, monkeypatch):
+    stack = Stack("gatv2", [data.num_features, 8, 8, data.classes], heads=heads)
+    entropies = []
+    for chained in (True, False):
+        if not chained:
+            monkeypatch.setattr(stack_module, "can_chain", lambda *_: False)
+        with Recorder(stack, every=1, quantities=("attention", "representation")) as record:
+            stack(300 * data.x, data.edge_index).sum().backward()  # large scores: attention chooses
+            record.step(1)
+        entropies.append(record.frame().set_index(["quantity", "layer"]).value)
+    assert len(entropies[0]) == 9
+    np.testing.assert_allclose(*entropies, rtol=1e-4)
+    assert entropies[0]["attention/entropy"].max() < 1 - 1e-4, "attention is uniform: the test shows nothing"
 
 
 def test_zero_attention_is_uniform(data):
@@ -208,7 +225,7 @@ def test_memory_is_bounded(model, data, laws, monkeypatch):
     assert record.every > 1
     assert record.recording.nbytes < 60_000
     weights = sum(p.nbytes for p in model.parameters())
-    assert record.nbytes == record.recording.nbytes + weights
+    assert record.nbytes == record.recording.nbytes + 2 * weights
     epochs = sorted(record.frame().epoch.unique())
     assert epochs[0] == 1
     assert len(epochs) > 2

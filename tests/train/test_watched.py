@@ -1,12 +1,11 @@
 import pytest
-import torch
 from torch import nn
 from torch_geometric.nn import GAT, GCNConv, TransformerConv
 
 from equipoise.errors import ModelError
 from equipoise.nn.stack import Stack
-from equipoise.train.watched import Capture, Neighbourhoods, watched_layers
-from tests.networks import Chain, graph
+from equipoise.train.watched import watched_layers
+from tests.networks import Chain
 
 
 def test_layers_of_a_stack_come_with_their_parts():
@@ -51,35 +50,3 @@ def test_mistakes_are_named():
         watched_layers("model")
     with pytest.raises(ModelError, match="no trainable parameters"):
         watched_layers(nn.ReLU())
-
-
-@pytest.mark.parametrize("most", [1, 3, 7, 50])
-def test_neighbourhoods_are_whole(most):
-    count, edge_index = 20, torch.randint(0, 20, (2, 60))
-    near = Neighbourhoods.of(edge_index, count, most)
-    chosen = near.nodes[: near.targets].tolist()
-    assert 0 < len(chosen) <= min(most, count)
-    assert near.nodes.unique().numel() == near.nodes.numel()
-    found = sorted(map(tuple, near.nodes[near.edge_index].t().tolist()))
-    expected = sorted((j, i) for j, i in edge_index.t().tolist() if i in chosen and i != j)
-    assert found == expected
-
-
-def test_capture_keeps_the_last_pass_only_while_it_is_on():
-    x, edge_index = graph()
-    model = Stack("gcn", [6, 4, 3])
-    capture = Capture(watched_layers(model))
-    model(x, edge_index)
-    assert capture.passes == {}
-    capture.on()
-    capture.on()
-    model(x, edge_index)
-    output = model(2 * x, edge_index)
-    assert torch.equal(capture.passes[1].x, 2 * x)
-    assert torch.equal(capture.passes[2].output, output)
-    assert capture.passes[1].edge_index is edge_index
-    assert capture.passes[1].plain
-    capture.off()
-    model(x, edge_index)
-    assert capture.passes == {}
-    assert all(not module._forward_hooks for module in model.modules())

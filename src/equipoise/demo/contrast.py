@@ -23,7 +23,7 @@ from equipoise.nn.stack import Stack
 from equipoise.report.contrast import Run
 from equipoise.train.history import History
 from equipoise.train.protocol import train
-from equipoise.train.quantities import relative_gradient_norm, share_moved
+from equipoise.train.quantities import changes, relative_gradient_norm
 
 SCHEMES = ("xav", "xav-z", "bal-x", "bal-o")
 GRADIENT_EPOCH = 25  # early, but past the first steps
@@ -66,7 +66,7 @@ def run_one(scheme: str, settings: Settings, report: Report) -> Run:
 
     history = train(model, data, lr=settings.lr, epochs=settings.epochs, on_gradients=on_gradients, on_epoch=on_epoch)
     best = history.best_state
-    moved = share_moved(best.values(), [start[name] for name in best]) if best else 0.0
+    moved = changes(best.values(), [start[name] for name in best]).moved if best else 0.0
     return Run(scheme, replace(history, best_state={}), moved, gradients)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from equipoise.experiments.experiment import Experiment
-from equipoise.train.recorder import DEFAULT
+from equipoise.train.recorder import GROUPS
 
 RECORDED = ("delta", "c", "change", "relative-gradient", "loss")  # what figures draw that no result has
 BALANCE = {"delta", "c"}  # one number a neuron, and many more bytes than all the others: only where it is drawn
@@ -51,7 +51,7 @@ def watches(experiments: Iterable[Experiment]) -> dict[str, Watch]:
     for experiment in experiments:
         if not set(experiment.draws) & set(RECORDED):
             continue
-        groups = [name for name in DEFAULT if name != "balance" or BALANCE & set(experiment.draws)]
+        groups = [name for name in GROUPS if name != "balance" or BALANCE & set(experiment.draws)]
         for spec in experiment.specs:
             every = min(experiment.every, max(1, spec.epochs // SAMPLES))
             watch = Watch(every, tuple(sorted(groups)))

@@ -7,7 +7,7 @@ small graph that is a third of the time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
-from torch.nn.modules import module as torch_module
 from torch_geometric.nn.dense.linear import Linear
 
 from equipoise.kernels import gatv2
@@ -25,6 +24,7 @@ from equipoise.nn.engine import GRAPHS, obstacle
 from equipoise.nn.features import Features
 from equipoise.nn.functions import attended, compile_for, gatv2_gradients
 from equipoise.nn.gatv2 import FusedGATv2Conv, ends_with_attention
+from equipoise.nn.looking import Coefficients, looks_of, watched
 
 KEEP = 2**24  # bytes; a product that is larger is computed again on the way back, which costs little beside its edges
 
@@ -53,41 +53,49 @@ def _plain(conv: Any) -> bool:
     )
 
 
-def watched(*modules: nn.Module) -> bool:
-    """Whether anybody looks at what goes through these modules, by hooks or by a function mode."""
-    return bool(
-        torch_module._global_forward_hooks
-        or torch_module._global_forward_pre_hooks
-        or torch._C._len_torch_function_stack()
-        or any(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks for module in modules)
-    )
-
-
 def chained(convs: Sequence[Any], x: Tensor, edge_index: Tensor) -> Tensor:
-    """What the layers make of x, with a ReLU between them."""
+    """What the layers make of x, with a ReLU between them; who only looks at a layer is shown it as it runs."""
     graph = GRAPHS.get(edge_index, x.shape[0], convs[0].add_self_loops)
     for conv in convs:
         compile_for("gatv2", x.dtype, conv.out_channels)
     features = Features(x)
     weights = [weight for conv in convs for weight in (conv.lin_l.weight, conv.att)]
     slopes = [conv.negative_slope for conv in convs]
-    out: Tensor = _Chain.apply(graph, features, slopes, x if features.dense else None, *weights)  # type: ignore[no-untyped-call]
+    looks = [looks_of(conv) for conv in convs]
+
+    def show(layer: int, read: Tensor | None, wrote: Tensor, alpha: Tensor) -> None:
+        conv = convs[layer]
+        given, attention = (x if read is None else read, edge_index), Coefficients(graph, alpha.view(-1, conv.heads))
+        for look in looks[layer]:
+            look(conv, given, {"attention": attention}, wrote[:, : conv.heads * conv.out_channels])
+
+    shown, dense = show if any(looks) else None, x if features.dense else None
+    out: Tensor = _Chain.apply(graph, features, slopes, shown, dense, *weights)  # type: ignore[no-untyped-call]
     return out[:, : convs[-1].out_channels]
 
 
 class _Chain(Function):
     @staticmethod
-    def forward(
-        ctx: Any, graph: Graph, features: Features, slopes: list[float], x: Tensor | None, *weights: Tensor
+    def forward(  # noqa: PLR0917 (torch passes them by place)
+        ctx: Any,
+        graph: Graph,
+        features: Features,
+        slopes: list[float],
+        show: Callable[[int, Tensor | None, Tensor, Tensor], None] | None,
+        x: Tensor | None,
+        *weights: Tensor,
     ) -> Tensor:
         del x  # it is in the features; here so that it gets its gradient
-        h, layers, depth = None, [], len(slopes)
+        h: Tensor | None = None
+        layers, depth = [], len(slopes)
         for layer in range(depth):
             W, att = _wide(weights[2 * layer], weights[2 * layer + 1])
             z = (features.times(W) if h is None else h @ W.t()).view(-1, *att.shape)
             out = attended(gatv2.forward, graph, z, (z, att), slopes[layer], z.new_empty(0), layer < depth - 1)
             layers.append((z if z.nbytes <= KEEP else None, *out[:2]))
-            h = out[0].flatten(1)
+            read, h = h, out[0].flatten(1)
+            if show is not None:
+                show(layer, read, h, out[1])
         ctx.graph, ctx.features, ctx.slopes = graph, features, slopes
         ctx.save_for_backward(*weights, *(tensor for saved in layers for tensor in saved))
         return h  # type: ignore[return-value]  # there is a layer
@@ -112,11 +120,11 @@ class _Chain(Function):
             dz = dz.flatten(1)
             dW = ctx.features.gradient(dz) if h is None else dz.t() @ h
             gradients += [datt[None, :, : weights[2 * layer + 1].shape[-1]], dW[: len(weights[2 * layer])]]
-            if layer or ctx.needs_input_grad[3]:
+            if layer or ctx.needs_input_grad[4]:
                 reuse = below and grad.shape == (dz.shape[0], W.shape[1])
                 grad = torch.mm(dz, W, out=grad) if reuse else dz @ W
-        to_x = grad if ctx.needs_input_grad[3] else None
-        return None, None, None, to_x, *reversed(gradients)
+        to_x = grad if ctx.needs_input_grad[4] else None
+        return None, None, None, None, to_x, *reversed(gradients)
 
 
 def _wide(W: Tensor, att: Tensor) -> tuple[Tensor, Tensor]:

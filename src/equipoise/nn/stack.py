@@ -12,12 +12,13 @@ from torch_geometric.nn import MessagePassing
 from torch_geometric.typing import Adj
 
 from equipoise.errors import ArchitectureError, ChoiceError
-from equipoise.nn.chain import can_chain, chained, watched
+from equipoise.nn.chain import can_chain, chained
 from equipoise.nn.features import dropped
 from equipoise.nn.gat import FusedGATConv
 from equipoise.nn.gatv2 import FusedGATv2Conv
 from equipoise.nn.gcn import FusedGCNConv
 from equipoise.nn.lipschitz import LipschitzGATConv
+from equipoise.nn.looking import watched
 from equipoise.nn.omega_gat import OmegaGATConv
 from equipoise.nn.residual_gcn import ResidualGCNConv
 
@@ -136,7 +137,7 @@ class Stack(nn.Module):
         return h
 
     def _activated(self, conv: nn.Module, h: Tensor, edge_index: Adj) -> Tensor:
-        """φ(conv(h)), in one pass if φ is a ReLU and nobody looks at what goes into it."""
+        """φ(conv(h)), in one pass if φ is a ReLU and nobody needs what goes into it."""
         together = isinstance(self.activation, nn.ReLU) and isinstance(conv, FusedGATv2Conv | FusedGATConv)
         if together and not watched(conv, self.activation):
             return cast(Tensor, conv(h, edge_index, relu=True))

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from equipoise.laws.law import Law
-from equipoise.laws.slot import Slot
+from equipoise.kernels.weights import add_changes, add_distances, add_norms, add_step
 
 Array = np.ndarray
 
 SIGNIFICANT = 1e-4  # weights smaller than this at the end count for nothing
 MOVED = 0.05  # relative change from which on a weight has moved
+HALF = 0.5  # the other threshold of the paper's figures: weights that changed by half of what they are
+NARROW = (torch.float16, torch.bfloat16)
 
 
 def relative_gradient_norm(parameters: Iterable[nn.Parameter]) -> float:
@@ -27,12 +28,13 @@ def relative_gradient_norm(parameters: Iterable[nn.Parameter]) -> float:
         >>> relative_gradient_norm([W])
         2.0
     """
-    weights, gradients = 0.0, 0.0
+    norms, alone = np.zeros((2, 2))
     for parameter in parameters:
-        weights += _squared_norm(array(parameter))
         if parameter.grad is not None:
-            gradients += _squared_norm(array(parameter.grad))
-    return _ratio(gradients, weights)
+            add_norms(row(parameter), row(parameter.grad), norms)
+        else:
+            add_norms(row(parameter), row(parameter), alone)
+    return _ratio(norms[1], norms[0] + alone[0])
 
 
 def update_size(after: Iterable[Tensor], before: Iterable[Tensor]) -> float:
@@ -42,11 +44,10 @@ def update_size(after: Iterable[Tensor], before: Iterable[Tensor]) -> float:
         >>> update_size([torch.tensor([3.0, 5.0])], [torch.tensor([3.0, 4.0])])
         0.2
     """
-    weights, steps = 0.0, 0.0
+    norms = np.zeros(2)
     for new, old in zip(after, before, strict=True):
-        weights += _squared_norm(array(old))
-        steps += _squared_norm(array(new) - array(old))
-    return _ratio(steps, weights)
+        add_step(row(new), row(old), norms)
+    return _ratio(norms[1], norms[0])
 
 
 def relative_change(now: Tensor, start: Tensor, significant: float = SIGNIFICANT) -> Array:
@@ -56,7 +57,7 @@ def relative_change(now: Tensor, start: Tensor, significant: float = SIGNIFICANT
         >>> relative_change(torch.tensor([2.0, 1e-9, 4.0]), torch.tensor([1.0, 1.0, 4.0])).tolist()
         [0.5, 0.0]
     """
-    w, w0 = array(now), array(start)
+    w, w0 = row(now), row(start)
     with np.errstate(divide="ignore", invalid="ignore"):  # what is divided by zero does not count
         changes: Array = np.abs((w - w0) / w)[np.abs(w) >= significant]
     return changes
@@ -64,13 +65,50 @@ def relative_change(now: Tensor, start: Tensor, significant: float = SIGNIFICANT
 
 def absolute_change(now: Tensor, start: Tensor) -> Array:
     """|a − a₀| of all entries, as one row: for attention, which may start at zero."""
-    changes: Array = np.abs(array(now) - array(start))
+    changes: Array = np.abs(row(now) - row(start))
     return changes
 
 
-def share_moved(now: Iterable[Tensor], start: Iterable[Tensor], moved: float = MOVED) -> float:
-    """The share of significant weights whose relative change exceeds ``moved``."""
-    return share(np.concatenate([relative_change(new, old) for new, old in zip(now, start, strict=True)]) > moved)
+class Changes(NamedTuple):
+    """Relative changes of weights: their mean, and the shares that changed by more than 5 %, 50 %, and not at all."""
+
+    mean: float
+    moved: float
+    moved_half: float
+    unchanged: float
+
+
+def changes(now: Iterable[Tensor], start: Iterable[Tensor], significant: float = SIGNIFICANT) -> Changes:
+    """What there is to say of :func:`relative_change`, parameters taken together, without a row of them all.
+
+    Example:
+        >>> changes([torch.tensor([2.0, 1e-9, 4.0])], [torch.tensor([1.0, 1.0, 4.0])])
+        Changes(mean=0.25, moved=0.5, moved_half=0.0, unchanged=0.5)
+    """
+    sums = np.zeros(5)
+    for new, old in zip(now, start, strict=True):
+        add_changes(row(new), row(old), significant, MOVED, HALF, sums)
+    return Changes(*(sums[1:] / max(sums[0], 1.0)).tolist())
+
+
+class Distances(NamedTuple):
+    """Absolute changes of weights: their mean, and the share that did not change at all."""
+
+    mean: float
+    unchanged: float
+
+
+def distances(now: Iterable[Tensor], start: Iterable[Tensor]) -> Distances:
+    """The same of :func:`absolute_change`.
+
+    Example:
+        >>> distances([torch.tensor([2.0, 3.0])], [torch.tensor([1.0, 3.0])])
+        Distances(mean=0.5, unchanged=0.5)
+    """
+    sums = np.zeros(3)
+    for new, old in zip(now, start, strict=True):
+        add_distances(row(new), row(old), sums)
+    return Distances(*(sums[1:] / max(sums[0], 1.0)).tolist())
 
 
 def share(which: Array) -> float:
@@ -98,96 +136,19 @@ def box(values: Array) -> dict[str, float]:
     return {"low": low, "q1": q1, "median": median, "q3": q3, "high": high, "mean": mean}
 
 
-@dataclass(frozen=True)
-class Balance:
-    """What one law has to say at one moment, neuron by neuron, in float64.
-
-    Attributes:
-        c: Σ_in ‖θ‖² − Σ_out ‖θ‖²
-        delta: Σ_in ⟨θ,∇θ⟩ − Σ_out ⟨θ,∇θ⟩
-        terms: Σ |⟨θ,∇θ⟩| over all slots: what rounding errors in δ have to be held against
-        gradients: Σ_in ‖∇θ‖² − Σ_out ‖∇θ‖²
-    """
-
-    c: Array
-    delta: Array
-    terms: Array
-    gradients: Array
-
-    def predicted_drift(self, lr: float, weight_decay: float = 0.0) -> Array:
-        """c(t+1) − c(t) = ((1−γμ)² − 1) c − 2γ(1−γμ) δ + γ² (Σ_in ‖∇θ‖² − Σ_out ‖∇θ‖²), exactly."""
-        keep = 1.0 - lr * weight_decay
-        return (keep**2 - 1.0) * self.c - 2.0 * lr * keep * self.delta + lr**2 * self.gradients
-
-
-def balances(laws: Sequence[Law]) -> list[Balance]:
-    """c, δ and their kin of every law after a backward pass.
-
-    The same numbers as :meth:`Law.imbalance` and :meth:`Law.residual`, but in float64 whatever the parameters are.
-    """
-    wide: dict[str, tuple[Array, Array]] = {}
-    found = []
-    for law in laws:
-        c, delta, terms, gradients = np.zeros((4, law.neurons))
-        for sign, slot in law.terms:
-            if slot.name not in wide:
-                parameter = slot.parameter  # looked up by name, so once is enough
-                nabla = slot.gradient if parameter.grad is None else parameter.grad
-                wide[slot.name] = _wide(parameter), _wide(nabla)
-            weight, gradient = (_entries(slot, values) for values in wide[slot.name])
-            product = _by_neuron(weight, gradient)
-            c += sign * _by_neuron(weight, weight)
-            delta += sign * product
-            terms += np.abs(product)
-            gradients += sign * _by_neuron(gradient, gradient)
-        found.append(Balance(c, delta, terms, gradients))
-    return found
-
-
-def imbalances(laws: Sequence[Law]) -> list[Array]:
-    """c of every law in float64: its differences from step to step are smaller than float32 can tell."""
-    wide: dict[str, Array] = {}
-    found = []
-    for law in laws:
-        c = np.zeros(law.neurons)
-        for sign, slot in law.terms:
-            if slot.name not in wide:
-                wide[slot.name] = _wide(slot.parameter)
-            weight = _entries(slot, wide[slot.name])
-            c += sign * _by_neuron(weight, weight)
-        found.append(c)
-    return found
-
-
-def _wide(values: Tensor) -> Array:
-    return array(values).astype(np.float64)
-
-
-def _entries(slot: Slot, values: Array) -> Array:
-    """As :meth:`Slot.entries`: (outer, neurons, inner)."""
-    return values.reshape(-1, slot.length, slot.inner)[:, slot.start : slot.start + slot.neurons]
-
-
-def _by_neuron(one: Array, other: Array) -> Array:
-    """Σ one · other of every neuron; both are (outer, neurons, inner). No product is ever held, so this is quick."""
-    summed: Array = np.einsum("oni,oni->n", one, other)
-    return summed
+def row(values: Tensor) -> Array:
+    """A tensor's numbers in memory order, as one row."""
+    return array(values).reshape(-1)
 
 
 def array(values: Tensor) -> Array:
-    """A tensor's numbers as one row; of what has no counterpart in NumPy (bfloat16), as float32.
-
-    These quantities are many passes over few numbers, which NumPy makes in a fraction of torch's time.
-    """
-    values = values.detach().to("cpu")
-    values = values.to_dense() if values.layout != torch.strided else values
-    flat: Array = (values.float() if values.dtype == torch.bfloat16 else values).reshape(-1).numpy()
-    return flat
-
-
-def _squared_norm(values: Array) -> float:
-    wide = values.astype(np.float64)
-    return float(wide @ wide)
+    """A tensor as kernels take it: on the CPU, dense, and of float32 where its type is narrower."""
+    if values.layout != torch.strided:
+        values = values.detach().to_dense()
+    if values.dtype in NARROW:
+        values = values.detach().float()
+    numbers: Array = values.numpy(force=True)
+    return numbers
 
 
 def _ratio(numerator: float, denominator: float) -> float:

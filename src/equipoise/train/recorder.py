@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import SGD, Optimizer
 from torch.utils.hooks import RemovableHandle
 
@@ -18,13 +17,13 @@ from equipoise.errors import ChoiceError, LawError, TrainingError
 from equipoise.laws.law import Law, check_laws
 from equipoise.train import measures
 from equipoise.train.history import History
+from equipoise.train.ledger import Ledger
 from equipoise.train.measures import number_of
-from equipoise.train.quantities import imbalances
+from equipoise.train.passes import Capture
 from equipoise.train.recording import Entry, Recording
-from equipoise.train.watched import Capture, watched_layers
+from equipoise.train.watched import watched_layers
 
 GROUPS = ("gradient", "balance", "change", "update", "representation", "attention")
-DEFAULT = GROUPS[:-1]  # what is cheap enough to be looked at in every epoch
 MOST_BYTES = 64 * 2**20
 
 Listener = Callable[[int, Sequence[Entry]], None]
@@ -50,19 +49,19 @@ class Recorder:
     ``attention``       entropy                         of its attention, 1 for uniform
     ==================  ==============================  ==========================================================
 
-    The last two groups look at the forward pass of a recorded epoch, at the neighbourhoods of at most 48 nodes.
-    Attention has to be computed again, which is a third of the cost of all: it is recorded where it is asked for.
+    The last two groups look at the forward pass of a recorded epoch, at the neighbourhoods of at most 48 nodes. What a
+    layer writes is taken after its activation, where that is a module. A fused stack shows its attention as it runs;
+    of other layers it is computed again.
 
-    *Memory*: one copy of the weights, a second one from ``step`` until the optimizer has stepped, references to what
-    layers read and wrote in a pass that is looked at, and the numbers: 8 bytes each, 4 for a neuron and 12 for a layer
-    at a recorded epoch. Beyond 64 MiB of numbers every second recorded epoch is forgotten and ``every`` doubles.
-    ``rec.nbytes`` is what is held now.
+    *Memory*: two copies of the weights, references to what layers read and wrote in a pass that is looked at, and the
+    numbers: 8 bytes each, 4 for a neuron and 13 for a layer at a recorded epoch. Beyond 64 MiB of numbers every second
+    recorded epoch is forgotten and ``every`` doubles. ``rec.nbytes`` is what is held now.
 
     Args:
         model: any network.
         laws: what :func:`~equipoise.discover` returns; without any, there is no ``balance``.
         every: epochs between two records; the first epoch is always recorded.
-        quantities: the groups to record; all but ``attention``.
+        quantities: the groups to record; all.
         optimizer: tells when a step has been taken, and, if it is plain gradient descent, what c should do. ``train``
             passes its own. Without one, what needs the step is measured at the next ``step`` or at the end.
 
@@ -93,7 +92,7 @@ class Recorder:
         model: nn.Module,
         laws: Sequence[Law] = (),
         every: int = 25,
-        quantities: Sequence[str] = DEFAULT,
+        quantities: Sequence[str] = GROUPS,
         *,
         optimizer: Optimizer | None = None,
     ) -> None:
@@ -107,11 +106,12 @@ class Recorder:
         self.laws = check_laws(laws)
         self.recording = Recording(tuple(layer.name for layer in self.layers))
         self.listeners: list[Listener] = []
-        self._places = self._layers_of_laws()
+        self._ledger = Ledger(self.laws, self._layers_of_laws())
         self._start = {p: p.detach().clone() for layer in self.layers for p in layer.parameters}
-        self._capture = Capture(self.layers)
+        self._before = {p: torch.empty_like(start) for p, start in self._start.items() if "update" in quantities}
+        self._capture = Capture(model, self.layers)
         self._graphs = measures.Graphs()
-        self._pending: tuple[int, dict[nn.Parameter, Tensor], list[Entry]] | None = None
+        self._pending: tuple[int, list[Entry]] | None = None
         self._optimizer: Optimizer | None = None
         self._handle: RemovableHandle | None = None
         if optimizer is not None:
@@ -184,7 +184,7 @@ class Recorder:
     @property
     def nbytes(self) -> int:
         """Bytes held now, but for references to what the network holds anyway."""
-        copies: list[Tensor] = [*self._start.values(), *(self._pending[1].values() if self._pending else ())]
+        copies = (*self._start.values(), *self._before.values())
         return self.recording.nbytes + sum(values.numel() * values.element_size() for values in copies)
 
     def _layers_of_laws(self) -> list[int]:
@@ -214,7 +214,7 @@ class Recorder:
         if "gradient" in self.quantities:
             yield from measures.gradient(self.layers)
         if "balance" in self.quantities and self.laws:
-            yield from measures.balance(self.laws, self._places, _plain_descent(self._optimizer))
+            yield from measures.balance(self._ledger, _plain_descent(self._optimizer))
         if "change" in self.quantities:
             yield from measures.change(self.layers, self._start)
         if "representation" in self.quantities:
@@ -223,22 +223,25 @@ class Recorder:
             yield from measures.attention_of(self.layers, passes, self._graphs)
 
     def _wait_for_the_step(self, epoch: int) -> None:
-        before = {p: p.detach().clone() for p in self._start} if "update" in self.quantities else {}
-        self._pending = epoch, before, [e for e in self.recording.epochs[epoch] if e.quantity == "balance/c"]
+        for parameter, before in self._before.items():
+            before.copy_(parameter)
+        self._pending = epoch, [entry for entry in self.recording.epochs[epoch] if entry.quantity == "balance/c"]
 
     def _complete(self) -> None:
         """Measure what the step after the last record has changed, and tell who listens."""
         if self._pending is None:
             return
-        epoch, before, c = self._pending
+        epoch, c = self._pending
         self._pending = None
         with torch.no_grad():
-            if before:
-                self.recording.add(epoch, measures.update(self.layers, before))
+            if self._before:
+                self.recording.add(epoch, measures.update(self.layers, self._before))
             if c:
-                after = measures.by_neuron("balance/drift", self._places, imbalances(self.laws))
-                drifts = (replace(new, values=new.values - old.values) for new, old in zip(after, c, strict=True))
-                self.recording.add(epoch, drifts)
+                after = self._ledger.by_layer(self._ledger.imbalance())
+                pairs = zip(after, c, strict=True)
+                self.recording.add(
+                    epoch, (Entry("balance/drift", number, new - old.values) for (number, new), old in pairs)
+                )
         for listener in self.listeners:
             listener(epoch, self.recording.epochs[epoch])
 

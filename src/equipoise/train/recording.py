@@ -7,6 +7,7 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,8 +18,7 @@ Array = np.ndarray
 FORMAT = 1
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """One quantity of one layer at one epoch: a number, or one for every neuron.
 
     Attributes:

@@ -10,45 +10,41 @@ numbers show it, the second whatever the scale of the representations; a third s
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.utils import softmax
 
-
-def dirichlet_energy(h: Tensor, edge_index: Tensor, targets: int | None = None) -> Tensor:
-    """The squared distances between neighbours, summed over a node's neighbours, averaged over nodes.
-
-    Args:
-        h: (nodes, channels), or several of them as (…, nodes, channels): one number each.
-        edge_index: (2, edges), from source to target.
-        targets: how many nodes to average over; all.
-
-    Example:
-        >>> float(dirichlet_energy(torch.tensor([[0.0], [3.0]]), torch.tensor([[0], [1]])))
-        4.5
-    """
-    return _squared_distances(h, edge_index).sum(dim=-1) / (targets or max(h.shape[-2], 1))
+from equipoise.kernels.smoothness import neighbour_distances
+from equipoise.train.quantities import array
 
 
-def mean_average_distance(h: Tensor, edge_index: Tensor) -> Tensor:
-    """The cosine distance to a node's neighbours, averaged over them, then over the nodes that have any.
+class Smoothness(NamedTuple):
+    """How much neighbours differ: Dirichlet energy, and mean average distance."""
 
-    Computed as half the squared distance of unit vectors, so that two nodes without any signal are alike, too.
+    dirichlet: float
+    mad: float
+
+
+def smoothness(h: Tensor, edge_index: Tensor, targets: int | None = None) -> Smoothness:
+    """Both numbers of one representation.
+
+    The cosine distance is half the squared distance of unit vectors, so two nodes without any signal are alike, too.
 
     Args:
-        h: (nodes, channels), or several of them as (…, nodes, channels): one number each.
-        edge_index: (2, edges), from source to target.
+        h: (nodes, channels).
+        edge_index: (2, edges), from neighbour to node.
+        targets: how many nodes the energy is averaged over; all. The distance is averaged over nodes with neighbours.
 
     Example:
-        >>> h = torch.tensor([[1.0, 0.0], [0.0, 2.0], [0.0, 3.0]])
-        >>> float(mean_average_distance(h, torch.tensor([[1, 1], [0, 2]])))
-        0.5
+        >>> smoothness(torch.tensor([[1.0, 0.0], [0.0, 2.0], [0.0, 3.0]]), torch.tensor([[1, 1], [0, 2]]))
+        Smoothness(dirichlet=2.0, mad=0.5)
     """
-    neighbours = torch.bincount(edge_index[1], minlength=h.shape[-2])
-    share = neighbours[edge_index[1]].to(h.dtype).reciprocal()  # of an edge in its target's mean
-    distances = 0.5 * _squared_distances(F.normalize(h, dim=-1), edge_index)
-    return (distances @ share) / (neighbours > 0).sum().clamp_min(1)
+    source, target = edge_index.cpu().numpy()
+    energy, distance = neighbour_distances(np.ascontiguousarray(array(h)), source, target)
+    return Smoothness(energy / (targets or max(len(h), 1)), distance)
 
 
 def attention_entropy(scores: Tensor, target: Tensor, nodes: int) -> Tensor:
@@ -72,8 +68,3 @@ def attention_entropy(scores: Tensor, target: Tensor, nodes: int) -> Tensor:
     neighbours = torch.bincount(target, minlength=nodes)
     several = neighbours > 1
     return (entropy[several] / neighbours[several].to(entropy.dtype).log()[:, None]).mean(dim=0)
-
-
-def _squared_distances(h: Tensor, edge_index: Tensor) -> Tensor:
-    """‖h_i − h_j‖² of every edge."""
-    return (h.index_select(-2, edge_index[0]) - h.index_select(-2, edge_index[1])).square().sum(dim=-1)
