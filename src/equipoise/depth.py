@@ -16,6 +16,7 @@ from torch_geometric.data import Data
 
 from equipoise.errors import ChoiceError, EquipoiseError, ForwardError, ModelError, TrainingError
 from equipoise.init.schemes import SCHEMES, initialize_
+from equipoise.kernels.denormals import denormals_as_zero
 from equipoise.laws.checks import check_module, describe, first_line
 from equipoise.laws.discover import discover
 from equipoise.laws.law import Law
@@ -136,7 +137,7 @@ def _trained(cell: Cell, model: nn.Module, data: Data, laws: list[Law], *, steps
     mask = torch.ones(len(data.y), dtype=torch.bool) if data.get("train_mask") is None else data.train_mask
     model.train()
     record = Recorder(model, every=max(1, steps // RECORDS), quantities=("gradient", "representation"))
-    with record:
+    with record, denormals_as_zero():
         for step in range(1, steps + 1):
             loss = _loss(model, data, mask)
             if not math.isfinite(loss.item()):

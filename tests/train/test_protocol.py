@@ -7,6 +7,7 @@ from torch_geometric.data import Data
 from equipoise.data.load import load_dataset
 from equipoise.errors import ChoiceError, TrainingError
 from equipoise.init.schemes import initialize_
+from equipoise.kernels.denormals import are_zero
 from equipoise.nn.stack import Stack
 from equipoise.train.protocol import _same_in_both_modes, train
 from equipoise.train.state import TrainingState
@@ -257,3 +258,21 @@ def test_balance_makes_ten_layers_train_on_cora():
         accuracy[scheme] = train(model, data, lr=0.1, epochs=epochs).best_test_accuracy
     assert accuracy["bal-o"] > 0.5
     assert accuracy["xav"] < 0.35
+
+
+def test_numbers_too_small_count_as_zero_while_it_trains(data):
+    """Features of 1e-19 have attention gradients of 1e-38; the losses are those of a loop that keeps these."""
+    during = []
+
+    def look(epoch, history):
+        during.append(are_zero())
+
+    data.x = 1e-19 * data.x
+    history = train(network(), data, lr=0.1, epochs=3, on_gradients=look)
+    assert during == [True] * 3
+    assert not are_zero()
+    model = network()
+    losses, _, _ = direct(model, data, torch.optim.SGD(model.parameters(), lr=0.1), 3)
+    small = sum(int(((p.grad != 0) & (p.grad.abs() < 1.1e-38)).sum()) for p in model.parameters())
+    assert small > 0, "nothing is too small: the test shows nothing"
+    assert history.loss == losses

@@ -69,6 +69,15 @@ def run(kernel: Callable[..., None], ptr: NDArray[np.int64], *arguments: Any) ->
         raise errors[0]
 
 
+def on_every_thread(task: Task) -> None:
+    """Call a task once on each of torch's threads; where these are not GNU's, on this one alone."""
+    team, threads = _torch_team(), torch.get_num_threads()
+    if team is None or threads == 1:
+        task()
+    else:
+        team(task, threads)
+
+
 def _one_by_one(items: Iterator[Any]) -> Iterator[Any]:
     while (item := next(items, None)) is not None:
         yield item

@@ -22,6 +22,7 @@ from equipoise.kernels.threads import parts_of, run
 
 Array = np.ndarray[Any, Any]
 NOTHING = np.empty(0, np.int32)  # no order but the given one
+PATIENCE = 2.0  # seconds of compiling before anything is said; loading what is compiled takes less
 
 
 def gatv2_attention(
@@ -66,8 +67,7 @@ def compile_for(kind: str, dtype: torch.dtype, channels: int) -> None:
 
 @cache
 def _compile(kind: str, dtype: torch.dtype, channels: int) -> None:
-    message = "equipoise: compiling kernels for this machine, once …"
-    notice = threading.Timer(1.0, lambda: print(message, file=sys.stderr, flush=True))
+    notice = threading.Timer(PATIENCE, _say_that_it_takes_a_while)
     notice.daemon = True
     notice.start()
     try:
@@ -84,6 +84,11 @@ def _compile(kind: str, dtype: torch.dtype, channels: int) -> None:
             torch.autograd.grad(out.sum(), z)
     finally:
         notice.cancel()
+
+
+@cache  # said once, for however many kinds and widths
+def _say_that_it_takes_a_while() -> None:
+    print("equipoise: compiling kernels for this machine, once …", file=sys.stderr, flush=True)
 
 
 @cache
