@@ -92,15 +92,16 @@ def draw_dynamics(runs: Runs, settings: Settings, moved: str = "moved") -> Figur
     """
     figure = Figure(figsize=(4.6 * (1 + len(runs)), 4.0), layout="constrained")
     share, *rest = figure.subplots(1, 1 + len(runs))
-    width = 0.8 / len(runs)
+    width, most = 0.8 / len(runs), 0.0
     for number, (scheme, frame) in enumerate(runs.items()):
         values = by_layer(frame, f"best/{moved}").iloc[-1]
         places = values.index.to_numpy(dtype=float) + (number - (len(runs) - 1) / 2) * width
         style = look(scheme)
         share.bar(places, values, width, label=scheme, color=style["color"], hatch=HATCHES[number % len(HATCHES)])
+        most = max(most, float(values.max()))
     threshold = {"moved": "0.05", "moved_half": "0.5"}[moved]
     finish(share, f"share of weights with relative change > {threshold}", "layer")
-    share.set_ylim(0, 1)
+    share.set_ylim(0, min(1.0, 1.4 * most) or 1.0)  # room for the legend above the bars
     share.legend(frameon=False)
     top = max(_finite(by_layer(frame, "gradient/features")).max().max() for frame in runs.values())
     for ax, (scheme, frame) in zip(rest, runs.items(), strict=True):
@@ -132,7 +133,8 @@ def draw_relative_gradients(runs: Runs, settings: Settings, layers: Sequence[int
                 linewidth=1.0,
                 linestyle=(0, (2, 1.5)),
                 marker=MARKERS[number],
-                markersize=3,
+                markersize=4,
+                markevery=max(1, len(attention) // 20),
                 label=f"a, layer {layer}",
             )
         finish(ax, "\n".join(filter(None, (TITLES.get(scheme, scheme), accuracy_of(frame)))), "epoch")
@@ -142,7 +144,8 @@ def draw_relative_gradients(runs: Runs, settings: Settings, layers: Sequence[int
         for side in (ax, right):
             side.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
         lines = [*ax.get_lines(), *right.get_lines()]
-        ax.legend(lines, [str(line.get_label()) for line in lines], frameon=False, fontsize=7, ncols=2)
+    labels = [str(line.get_label()) for line in lines]
+    figure.legend(lines, labels, frameon=False, fontsize=8, ncols=len(lines), loc="outside upper center")
     caption(figure, "relative gradient norms: features solid (left axis), attention dotted (right axis)", settings)
     return figure
 
