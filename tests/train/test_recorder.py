@@ -231,6 +231,18 @@ def test_memory_is_bounded(model, data, laws, monkeypatch):
     assert len(epochs) > 2
 
 
+@pytest.mark.parametrize(("epochs", "expected"), [(6, [1, 2, 3, 4, 5, 6]), (30, [1, 5, 10, 15, 20, 25, 30])])
+def test_a_run_is_seen_evenly_however_long_it_is(model, data, laws, epochs, expected):
+    record, heard = Recorder(model, laws, every=1, most=6), []
+    record.listeners.append(lambda epoch, entries: heard.append({entry.quantity for entry in entries}))
+    train(model, data, lr=LR, epochs=epochs, record=record)
+    frame = record.frame()
+    updates = frame[frame.quantity == "update/size"]
+    assert sorted(updates.epoch.unique()) == expected
+    assert sorted(frame[frame.quantity == "gradient/features"].epoch.unique()) == expected, "there are half records"
+    assert all("gradient/features" in quantities and "balance/drift" in quantities for quantities in heard)
+
+
 def test_saves_and_loads(model, data, laws, tmp_path):
     record = Recorder(model, laws, every=2)
     train(model, data, lr=LR, epochs=3, record=record)
@@ -251,6 +263,8 @@ def test_mistakes_are_named(model, data, laws):
         Recorder(model, laws, quantities=("gradients",))
     with pytest.raises(TrainingError, match="at least 1 epoch"):
         Recorder(model, laws, every=0)
+    with pytest.raises(TrainingError, match="at least 1 record"):
+        Recorder(model, laws, most=0)
     other = Stack("gatv2", [data.num_features, 8, 8, data.classes])
     with pytest.raises(LawError, match=r"belongs to another model(.|\n)*law.bind"):
         Recorder(other, laws)

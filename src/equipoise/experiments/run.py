@@ -66,7 +66,7 @@ def _history(spec: RunSpec, checkpoint: Checkpoint | None, watch: Watch | None) 
     model = network(spec, data)
     initialize_(model, spec.init, beta=spec.beta, generator=torch.Generator().manual_seed(spec.seed))
     optimizer = named_optimizer(spec.optimizer, model, spec.lr, spec.weight_decay)
-    recorder = None if watch is None else _recorder(model, data, watch)
+    recorder = None if watch is None else _recorder(spec, model, data, watch)
     torch.manual_seed(spec.seed)  # dropout
     state = checkpoint.load() if checkpoint is not None else None
 
@@ -88,13 +88,14 @@ def _history(spec: RunSpec, checkpoint: Checkpoint | None, watch: Watch | None) 
     return history, None if recorder is None else recorder.recording
 
 
-def _recorder(model: Stack, data: Data, watch: Watch) -> Recorder:
+def _recorder(spec: RunSpec, model: Stack, data: Data, watch: Watch) -> Recorder:
     """Watches the run; its laws are found on a small random graph, since they do not depend on the data."""
     laws: Sequence[Law] = ()
     if "balance" in watch.quantities:
         torch.manual_seed(0)
         laws = discover(model, torch.rand(NODES, data.num_features), torch.randint(0, NODES, (2, 3 * NODES)))
-    return Recorder(model, laws, every=watch.every, quantities=watch.quantities)
+    # A run that is over early is looked at as often as a long one.
+    return Recorder(model, laws, every=1, quantities=watch.quantities, most=max(1, spec.epochs // watch.every))
 
 
 @lru_cache(maxsize=2)  # runs on one data set follow each other, and sort its edges once

@@ -18,7 +18,7 @@ class Watch:
     """When a run is looked at, and at what. It has no part in the run's numbers, nor in its key.
 
     Attributes:
-        every: epochs from one look to the next.
+        every: epochs from one look to the next, if the run is as long as it may be; if not, there are as many looks.
         quantities: groups of the :class:`~equipoise.train.recorder.Recorder`.
 
     Example:

@@ -25,6 +25,7 @@ from equipoise.train.watched import watched_layers
 
 GROUPS = ("gradient", "balance", "change", "update", "representation", "attention")
 MOST_BYTES = 64 * 2**20
+THINNED = 5  # of so many records one is kept: 1, 5 and the paper's 25 epochs
 
 Listener = Callable[[int, Sequence[Entry]], None]
 
@@ -54,14 +55,16 @@ class Recorder:
     of other layers it is computed again.
 
     *Memory*: two copies of the weights, references to what layers read and wrote in a pass that is looked at, and the
-    numbers: 8 bytes each, 4 for a neuron and 13 for a layer at a recorded epoch. Beyond 64 MiB of numbers every second
-    recorded epoch is forgotten and ``every`` doubles. ``rec.nbytes`` is what is held now.
+    numbers: 8 bytes each, 4 for a neuron and 13 for a layer at a recorded epoch. Beyond 64 MiB of numbers ``every``
+    grows fivefold and what lies between is forgotten. ``rec.nbytes`` is what is held now.
 
     Args:
         model: any network.
         laws: what :func:`~equipoise.discover` returns; without any, there is no ``balance``.
         every: epochs between two records; the first epoch is always recorded.
         quantities: the groups to record; all.
+        most: records that are kept, beside the first. When there are more, ``every`` grows fivefold and what lies
+            between is forgotten: with ``every=1`` a run is seen evenly, however long it turns out to be.
         optimizer: tells when a step has been taken, and, if it is plain gradient descent, what c should do. ``train``
             passes its own. Without one, what needs the step is measured at the next ``step`` or at the end.
 
@@ -94,14 +97,17 @@ class Recorder:
         every: int = 25,
         quantities: Sequence[str] = GROUPS,
         *,
+        most: int | None = None,
         optimizer: Optimizer | None = None,
     ) -> None:
         if every < 1:
             raise TrainingError(f"every must be at least 1 epoch, got {every}")
+        if most is not None and most < 1:
+            raise TrainingError(f"most must be at least 1 record, got {most}")
         for name in quantities:
             if name not in GROUPS:
                 raise ChoiceError("quantity", name, GROUPS)
-        self.model, self.every, self.quantities = model, every, tuple(quantities)
+        self.model, self.every, self.most, self.quantities = model, every, most, tuple(quantities)
         self.layers = watched_layers(model)
         self.laws = check_laws(laws)
         self.recording = Recording(tuple(layer.name for layer in self.layers))
@@ -140,9 +146,6 @@ class Recorder:
                 self.recording.add(epoch, (number_of(f"train/{name}", 0, value) for name, value in scalars.items()))
                 self.recording.add(epoch, self._look())
                 self._wait_for_the_step(epoch)
-            if self.recording.nbytes > MOST_BYTES:
-                self.every *= 2
-                self.recording.thin(self.every)
         self._expect(next_epoch=epoch + 1)
 
     def finish(self, history: History) -> None:
@@ -244,6 +247,10 @@ class Recorder:
                 )
         for listener in self.listeners:
             listener(epoch, self.recording.epochs[epoch])
+        many = self.most is not None and len(self.recording.epochs) - 1 > self.most  # the first is there in any case
+        if many or self.recording.nbytes > MOST_BYTES:
+            self.every *= THINNED
+            self.recording.thin(self.every)
 
 
 def _plain_descent(optimizer: Any) -> tuple[float, float] | None:
