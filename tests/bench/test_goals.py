@@ -1,7 +1,7 @@
 import pytest
 
 from equipoise.bench.goals import GOALS
-from equipoise.bench.report import OURS, PYG, FirstCall, Report, Step, Timing
+from equipoise.bench.report import OURS, PYG, FirstCall, Report, Step, Timing, Watching
 
 REPORT = Report(
     timings=[
@@ -16,6 +16,7 @@ REPORT = Report(
         Step("huge", "equipoise", 90_000.0, 5 * 2**30, 15 * 2**30),
     ],
     first_call=FirstCall(12.0, 1.5),
+    watching=Watching("recorder", {"everything": 10.0}, {"everything": 3.0}),
 )
 
 
@@ -34,6 +35,8 @@ REPORT = Report(
         ("Cora, 80 layers", 0.31, False),
         ("Cora, 1000 layers", None, None),
         ("Citeseer", None, None),
+        ("Cora, 10 layers: everything recorded", 30.0, False),
+        ("the same at every 25th", 1.2, True),
     ],
 )
 def test_goals_by_hand(what, measured, reached):

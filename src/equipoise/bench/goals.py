@@ -101,6 +101,10 @@ def _cached_call(report: Report) -> float | None:
     return report.first_call.cached if report.first_call else None
 
 
+def _recorded(every: int) -> Quantity:
+    return lambda report: report.watching.share("everything", every) if report.watching else None
+
+
 FASTER = "epoch against PyG's best, one thread"
 GOALS = (
     Goal(f"Cora, 10 layers: {FASTER}", "cora-10", _speedup("cora-10"), 10, True, "×"),
@@ -122,5 +126,7 @@ GOALS = (
     Goal("first call, nothing compiled yet", "compile", _first_call, 30, False, "s"),
     Goal("first call, compiled before", "compile", _cached_call, 1, False, "s"),
     Goal("Cora, 80 layers: epoch, one thread", "cora-80", _epoch_seconds("cora-80"), 0.3, False, "s"),
+    Goal("Cora, 10 layers: everything recorded, at every epoch", "recorder", _recorded(1), 20, False, "%"),
+    Goal("the same at every 25th", "recorder", _recorded(25), 2, False, "%"),
     Goal("Cora, 1000 layers: memory of the process", "cora-1000", _resident("cora-1000", GB), 8, False, "GB"),
 )

@@ -72,6 +72,25 @@ class FirstCall:
 
 
 @dataclass(frozen=True)
+class Watching:
+    """What a recorder costs.
+
+    Attributes:
+        case: what is trained.
+        epochs: milliseconds of an epoch that is not recorded, by what is recorded of others.
+        records: milliseconds that a record adds.
+    """
+
+    case: str
+    epochs: dict[str, float]
+    records: dict[str, float]
+
+    def share(self, name: str, every: int = 1) -> float:
+        """Per cent of training time."""
+        return 100 * self.records[name] / self.epochs[name] / every
+
+
+@dataclass(frozen=True)
 class Sweep:
     """Milliseconds an epoch, or bytes, of both over one quantity."""
 
@@ -99,6 +118,7 @@ class Report:
     timings: list[Timing] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     first_call: FirstCall | None = None
+    watching: Watching | None = None
     sweeps: list[Sweep] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
 
@@ -126,6 +146,7 @@ def from_dict(plain: Mapping[str, Any]) -> Report:
         timings=[Timing(**timing) for timing in plain["timings"]],
         steps=[Step(**step) for step in plain["steps"]],
         first_call=FirstCall(**plain["first_call"]) if plain["first_call"] else None,
+        watching=Watching(**plain["watching"]) if plain.get("watching") else None,
         sweeps=[Sweep(**sweep) for sweep in plain["sweeps"]],
         notes=[Note(**note) for note in plain["notes"]],
     )

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from equipoise import __version__
-from equipoise.bench.cases import CASES, FIRST_CALL, SCALING, Case
-from equipoise.bench.report import OURS, PYG, FirstCall, Note, Report, Step, Sweep, Timing
+from equipoise.bench.cases import CASES, FIRST_CALL, SCALING, WATCHED, Case
+from equipoise.bench.report import OURS, PYG, FirstCall, Note, Report, Step, Sweep, Timing, Watching
 from equipoise.bench.scaling import SWEEPS, sweep_cases, swept
 from equipoise.errors import DataError, MeasurementError
 
@@ -29,6 +29,8 @@ def plan(names: Sequence[str], threads: Sequence[int], *, quick: bool = False) -
     for name in names:
         if name == FIRST_CALL:
             tasks.append(("compilation", _first_call))
+        elif name == WATCHED.name:
+            tasks.append(("what it costs to watch", _watching(WATCHED.quick() if quick else WATCHED)))
         elif name == SCALING:
             tasks += [(f"time against {over}", _time_sweep(over, quick)) for over in SWEEPS]
             tasks.append(("memory against edges", _memory_sweep(quick)))
@@ -106,6 +108,13 @@ def _epochs(case: Case, threads: int) -> Task:
 
 def _alone(case: Case, contestant: str) -> Task:
     return lambda report: report.steps.append(Step(**ask("alone", [case], contestant=contestant)))
+
+
+def _watching(case: Case) -> Task:
+    def task(report: Report) -> None:
+        report.watching = Watching(**ask("watching", [case]))
+
+    return task
 
 
 def _first_call(report: Report) -> None:

@@ -47,7 +47,7 @@ def grids(report: Report) -> list[Grid]:
     """All tables of a report that have a row."""
     counts = dict.fromkeys(timing.threads for timing in report.timings)
     timings = (_timings([timing for timing in report.timings if timing.threads == count]) for count in counts)
-    made = (*timings, _steps(report), _goals(report), _fits(report), _rates(report))
+    made = (*timings, _steps(report), _watching(report), _goals(report), _fits(report), _rates(report))
     return [grid for grid in made if grid.rows]
 
 
@@ -70,6 +70,16 @@ def _steps(report: Report) -> Grid:
     ]
     heads = ("case", "who", "ms", "peak MiB above the data", "MiB of the process")
     return Grid(f"In processes of their own ({OURS}: a median epoch, {PYG}: one)", heads, rows, words=2)
+
+
+def _watching(report: Report) -> Grid:
+    rows = []
+    if (found := report.watching) is not None:
+        for name, record in found.records.items():
+            shares = (f"{found.share(name, every):.{digits}f} %" for every, digits in ((1, 1), (25, 2)))
+            rows.append((name, f"{record:.2f}", _number(found.epochs[name]), *shares))
+    heads = ("recorded", "ms a record", "ms an epoch", "at every epoch", "at every 25th")
+    return Grid("What it costs to watch (Cora, 10 layers, 1 thread)", heads, rows)
 
 
 def _goals(report: Report) -> Grid:

@@ -23,6 +23,7 @@ from equipoise.bench.floor import Rates, floor_milliseconds, last_cache, rate_cl
 from equipoise.bench.graphs import graph_of
 from equipoise.bench.memory import peak, reset_peak
 from equipoise.bench.report import OURS, Step, Timing
+from equipoise.bench.watching import watching
 from equipoise.bench.with_dgl import DGL, dgl_is_here, dgl_variant
 from equipoise.errors import DataError, EquipoiseError
 from equipoise.train.protocol import train
@@ -115,6 +116,7 @@ def answer(question: dict[str, Any]) -> Any:
         "epochs": lambda: asdict(epochs(cases[0])),
         "sweep": lambda: sweep(cases),
         "alone": lambda: asdict(alone(cases[0], question["contestant"])),
+        "watching": lambda: asdict(watching(cases[0])),
         "first call": first_call,
     }
     return tasks[question["task"]]()
