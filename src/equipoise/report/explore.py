@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pandas as pd
 
 from equipoise.experiments.experiment import Experiment
 from equipoise.experiments.result import Result
-from equipoise.experiments.spec import DEFAULTS
+from equipoise.experiments.spec import DEFAULTS, RunSpec
 from equipoise.experiments.store import Store
 from equipoise.report.gallery import frames_of
 
@@ -32,9 +33,11 @@ QUANTITIES = {
     "change/unchanged_attention": "share of attention that did not change at all",
     "representation/dirichlet": "Dirichlet energy of what the layer writes",
     "representation/mad": "mean average distance of what the layer writes",
+    "attention/entropy": "entropy of attention, 1 where it is uniform",
     "balance/c": "imbalance |c|, largest of the layer's neurons",
     "balance/delta": "residual |δ|, largest of the layer's neurons",
 }
+CONTRAST = ("xav", "bal-o")  # what a reader compares first
 SPREADS = ("gradient", "update", "balance", "representation")  # over orders of magnitude: drawn by logarithm
 
 
@@ -49,7 +52,7 @@ def explored(experiments: Sequence[Experiment], store: Store) -> dict[str, Any]:
         for experiment in experiments
     )
     frames = frames_of(store)
-    recorded = ((places[key], frames(key)) for key in store.recorded() if key in places)
+    recorded = [key for key in store.recorded() if key in places]
     return {
         "measures": MEASURES,
         "quantities": {
@@ -57,8 +60,32 @@ def explored(experiments: Sequence[Experiment], store: Store) -> dict[str, Any]:
         },
         "runs": [_run(result, points) for result in results.values()],
         "targets": [target for target in targets if target["runs"]],
-        "layers": [{"run": place, **_layers(frame)} for place, frame in recorded if frame is not None],
+        "layers": [
+            {"run": places[key], **_layers(frame)}
+            for key in side_by_side({key: results[key].spec for key in recorded})
+            if (frame := frames(key)) is not None
+        ],
     }
+
+
+def side_by_side(specs: Mapping[str, RunSpec]) -> list[str]:
+    """Runs that differ in nothing but their start next to each other, most starts and most layers first.
+
+    Example:
+        >>> runs = {"a": (5, "bal-o"), "b": (10, "xav"), "c": (5, "xav")}
+        >>> one = dict(dataset="cora", lr=0.1, seed=0)
+        >>> side_by_side({key: RunSpec(**one, depth=depth, init=init) for key, (depth, init) in runs.items()})
+        ['c', 'a', 'b']
+    """
+    alike: dict[str, list[str]] = {}
+    for key, spec in specs.items():
+        alike.setdefault(replace(spec, init=CONTRAST[0]).key, []).append(key)
+
+    def place(key: str) -> int:
+        return CONTRAST.index(specs[key].init) if specs[key].init in CONTRAST else len(CONTRAST)
+
+    groups = sorted(alike.values(), key=lambda group: (-len(group), -specs[group[0]].depth))
+    return [key for group in groups for key in sorted(group, key=place)]
 
 
 def _run(result: Result, points: int) -> dict[str, Any]:

@@ -43,6 +43,7 @@ class Section:
         figure: a PNG as a ``data:`` address; empty where there is none.
         caption: what stands below the figure, or why there is none.
         verdicts: word → how many claims.
+        done: the share of its runs that are there.
     """
 
     report: Report
@@ -51,6 +52,7 @@ class Section:
     figure: str
     caption: str
     verdicts: Mapping[str, int]
+    done: float
 
 
 def write_page(path: Path, chosen: Sequence[tuple[Experiment, Report]], store: Store) -> Path:
@@ -72,12 +74,13 @@ def page(chosen: Sequence[tuple[Experiment, Report]], store: Store) -> str:
     experiments = [experiment for experiment, _ in chosen]
     results = store.results(spec.key for experiment in experiments for spec in experiment.specs)
     frames = frames_of(store)
+    sections = [_section(experiment, report, results, frames) for experiment, report in chosen]
     script = _file("page.js")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     compact = {"sort_keys": False, "separators": (",", ":")}  # choices are offered in the order given here
     environment.policies["json.dumps_kwargs"] = compact
     return environment.from_string(_file("page.html")).render(
-        sections=[_section(experiment, report, results, frames) for experiment, report in chosen],
+        sections=sorted(sections, key=lambda section: -section.done),  # what shares a run or two with others comes last
         store=store.path.name,
         again=shlex.join(["equipoise", "report", "--html", "--store", store.path.name]),
         runs=len(results),
@@ -107,6 +110,7 @@ def _section(experiment: Experiment, report: Report, results: Mapping[str, Resul
         figure=figure,
         caption=caption,
         verdicts=Counter(line.word for line in report.claims),
+        done=sum(spec.key in results for spec in experiment.specs) / len(experiment.specs) if trained else 1.0,
     )
 
 
