@@ -30,7 +30,7 @@ def chosen(store: Store) -> list[tuple[Experiment, Report]]:
     fill(store, dynamics)
     store.merge(replace(run, machine=IMAGE, versions={HOSTILE: IMAGE}) for run in results(table, COMPLETE))
     there = list(store.results().values())
-    return [(experiment, report(experiment, there)) for experiment in (table, dynamics, absent)]
+    return [(experiment, report(experiment, there)) for experiment in (absent, table, dynamics)]
 
 
 def written(folder: Path) -> Path:

@@ -70,6 +70,14 @@ def test_ours_stand_beside_the_papers(page):
     assert "holds At L ≥ 10, bal-o is better" in page.text
 
 
+def test_what_has_no_runs_comes_last_and_is_folded(page):
+    order = [attributes["href"] for tag, attributes in page.tags if tag == "a"][:3]
+    assert order == ["#target-1", "#target-2", "#target-3"]
+    assert page.text.index("dynamics-5") < page.text.index("inits")
+    folds = ["open" in attributes for tag, attributes in page.tags if tag == "details"][:3]
+    assert folds == [True, True, False]
+
+
 def test_every_number_has_its_command(page):
     commands = [attributes["data-command"] for _, attributes in page.tags if "data-command" in attributes]
     assert f"equipoise reproduce '{HOSTILE}.toml' --dataset cora --depth 10 --init bal-o" in commands

@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch_geometric.nn import TransformerConv
+from torch_geometric.nn import GATv2Conv, TransformerConv
 
 from equipoise.data.load import load_dataset
 from equipoise.errors import ChoiceError, LawError, TrainingError
@@ -171,6 +171,25 @@ def test_attention_as_shown_is_attention_computed_again(model, data, heads, monk
     assert len(entropies[0]) == 9
     np.testing.assert_allclose(*entropies, rtol=1e-4)
     assert entropies[0]["attention/entropy"].max() < 1 - 1e-4, "attention is uniform: the test shows nothing"
+
+
+def test_attention_of_a_layer_that_nobody_has_described_is_asked_of_the_layer(data):
+    """On a graph of which only a part is looked at."""
+
+    class Own(GATv2Conv):
+        pass
+
+    entropies, x = [], 300 * data.x
+    first = Chain(GATv2Conv(data.num_features, 4, heads=2), GATv2Conv(8, 3))
+    for model in (first, Chain(Own(data.num_features, 4, heads=2), Own(8, 3))):
+        model.load_state_dict(first.state_dict())
+        with Recorder(model, every=1, quantities=("attention",)) as record:
+            model(x, data.edge_index).sum().backward()
+            record.step(1)
+        entropies.append(record.frame().value)
+    assert len(entropies[0]) == 2
+    assert entropies[0].min() < 0.99
+    np.testing.assert_allclose(*entropies, rtol=1e-5)
 
 
 def test_zero_attention_is_uniform(data):

@@ -213,7 +213,7 @@ class Recorder:
 
     def _look(self) -> Iterator[Entry]:
         """What there is to see after a backward pass."""
-        passes = self._capture.passes
+        passes = dict(self._capture.passes)  # a layer that is asked for its attention runs once more, and is seen
         if "gradient" in self.quantities:
             yield from measures.gradient(self.layers)
         if "balance" in self.quantities and self.laws:
