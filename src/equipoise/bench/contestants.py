@@ -21,6 +21,7 @@ from equipoise.bench.clocks import Clock, clock, intervals
 from equipoise.bench.report import OURS, PYG
 from equipoise.errors import MeasurementError
 from equipoise.init.schemes import initialize_
+from equipoise.kernels.denormals import denormals_as_zero
 from equipoise.nn.features import sparse_rows
 from equipoise.nn.stack import Stack
 from equipoise.train.protocol import train
@@ -95,9 +96,10 @@ def pyg_variants(case: Case, data: Data, *, every: bool = True) -> dict[str, tup
 
 
 def rival(model: nn.Module, forward: Forward, data: Data) -> Clock:
-    """Epochs as they are usually written: a step, then an evaluation."""
+    """Epochs as they are usually written: a step, then an evaluation. Numbers too small are zero, as they are in ours."""
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
 
+    @denormals_as_zero()
     def epoch() -> None:
         model.train()
         optimizer.zero_grad()
