@@ -96,7 +96,7 @@ def pyg_variants(case: Case, data: Data, *, every: bool = True) -> dict[str, tup
 
 
 def rival(model: nn.Module, forward: Forward, data: Data) -> Clock:
-    """Epochs as they are usually written: a step, then an evaluation. Numbers too small are zero, as they are in ours."""
+    """Epochs as they are usually written: a step, then an evaluation; numbers too small are zero, as in ours."""
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
 
     @denormals_as_zero()
