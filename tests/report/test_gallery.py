@@ -7,8 +7,8 @@ from equipoise.experiments.files import load, targets
 from equipoise.experiments.reading import parse
 from equipoise.experiments.result import failed
 from equipoise.experiments.store import Store
-from equipoise.report.dynamics import by_layer
-from equipoise.report.gallery import DRAWINGS, check_drawn, draw, frames_of, is_drawn
+from equipoise.report.frames import by_layer, frames_of
+from equipoise.report.gallery import DRAWINGS, check_drawn, draw, is_drawn
 from tests.report.recorded import DYNAMICS, fill, in_small
 from tests.report.runs import COMPLETE, SMALL, results, runs_of
 

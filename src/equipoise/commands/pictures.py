@@ -52,7 +52,8 @@ def draw_figures(
 ) -> list[Path]:
     """Draw and write; returns the files. Without ``all_of``, what cannot be drawn is said and passed over."""
     from equipoise.report.figures import save_figure
-    from equipoise.report.gallery import draw, frames_of
+    from equipoise.report.frames import frames_of
+    from equipoise.report.gallery import draw
 
     frames, written = frames_of(store), []
     for experiment in chosen:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from equipoise.experiments.experiment import Experiment
     from equipoise.experiments.result import Result
+    from equipoise.report.frames import Frames
     from equipoise.report.tables import Report
 
 Option = typer.Option
@@ -98,13 +99,20 @@ def _chosen(names: Sequence[str] | None, path: Path, epochs: int | None) -> list
     """The targets named, or all that have runs, at the epochs that their runs have."""
     from equipoise.experiments.files import load, targets
     from equipoise.experiments.store import Store
+    from equipoise.report.frames import frames_of
 
     experiments = [load(name) for name in names or targets()]
-    results: list[Result] = []
-    if not names or any(experiment.kind != "data" for experiment in experiments):
-        with Store(path, create=False) as store:
-            results = list(store.results().values())
-    chosen = [_report(experiment, results, epochs) for experiment in experiments if names or experiment.kind != "data"]
+    counted = [experiment for experiment in experiments if experiment.kind == "data" and names]
+    if names and len(counted) == len(experiments):
+        return [(experiment, _counted(experiment)) for experiment in counted]
+    with Store(path, create=False) as store:
+        results = list(store.results().values())
+        frames = frames_of(store)
+        chosen = [
+            (experiment, _counted(experiment)) if experiment in counted else _told(experiment, results, frames, epochs)
+            for experiment in experiments
+            if names or experiment.kind != "data"
+        ]
     if not names:
         chosen = [(one, made) for one, made in chosen if any(record["n"] for record in made.records)]
         if not chosen:
@@ -116,16 +124,21 @@ def _chosen(names: Sequence[str] | None, path: Path, epochs: int | None) -> list
     return chosen
 
 
-def _report(experiment: Experiment, results: Sequence[Result], epochs: int | None) -> tuple[Experiment, Report]:
+def _counted(experiment: Experiment) -> Report:
     from equipoise.report.datasets import dataset_report
+
+    with working("counting …"):
+        return dataset_report(experiment)
+
+
+def _told(
+    experiment: Experiment, results: Sequence[Result], frames: Frames, epochs: int | None
+) -> tuple[Experiment, Report]:
     from equipoise.report.summary import fitting
     from equipoise.report.tables import report as tabulate
 
-    if experiment.kind == "data":
-        with working("counting …"):
-            return experiment, dataset_report(experiment)
     fitted = fitting(experiment, results, epochs)
-    return fitted, tabulate(fitted, results)
+    return fitted, tabulate(fitted, results, frames)
 
 
 def _write(reports: Sequence[Report], out: Path, forms: Sequence[str]) -> None:

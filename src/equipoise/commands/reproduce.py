@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from equipoise.experiments.experiment import Experiment
     from equipoise.experiments.result import Result
     from equipoise.experiments.spec import RunSpec
+    from equipoise.experiments.store import Store
 
 Option = typer.Option
 
@@ -117,11 +118,12 @@ def _sweep(
         if figure is not None:
             for file in draw_figures(chosen, store, figure, results):
                 typer.echo(f"drawn: {file}", err=True)
+        reports = [] if as_json else _reports(chosen, list(results.values()), store)
     failures = [result for result in results.values() if result.outcome == "failed"]
     if as_json:
         typer.echo(json.dumps(_summary(list(results.values()), path), indent=2))
     else:
-        _report(chosen, list(results.values()))
+        typer.echo("\n".join(reports))
         typer.echo(f"{len(results)} runs in {path}, {duration(time.monotonic() - start)}", err=True)
     if failures:
         told = "\n".join(f"  {result.spec.label}: {result.reason}" for result in failures)
@@ -207,11 +209,13 @@ def _summary(results: Sequence[Result], path: Path) -> dict[str, object]:
     return {"store": str(path), "runs": plain}
 
 
-def _report(chosen: Sequence[Experiment], results: Sequence[Result]) -> None:
+def _reports(chosen: Sequence[Experiment], results: Sequence[Result], store: Store) -> list[str]:
     from equipoise.report.datasets import dataset_report
     from equipoise.report.formats import as_markdown
+    from equipoise.report.frames import frames_of
     from equipoise.report.tables import report
 
-    for experiment in chosen:
-        made = dataset_report(experiment) if experiment.kind == "data" else report(experiment, results)
-        typer.echo(as_markdown(made))
+    frames = frames_of(store)
+    return [
+        as_markdown(dataset_report(made) if made.kind == "data" else report(made, results, frames)) for made in chosen
+    ]

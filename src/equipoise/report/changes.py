@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from equipoise.report.dynamics import HATCHES, Runs, Settings, by_layer
+from equipoise.report.dynamics import HATCHES, Runs, Settings
+from equipoise.report.frames import by_layer
 from equipoise.report.looks import INK, TITLES, caption, finish, look
 
 BOX = {"low": "whislo", "q1": "q1", "median": "med", "q3": "q3", "high": "whishi", "mean": "mean"}

@@ -17,39 +17,13 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
 
-from equipoise.errors import EquipoiseError
+from equipoise.report.frames import bands, by_layer, scalar
 from equipoise.report.looks import INK, TITLES, caption, finish, look
 
 Runs = Mapping[str, pd.DataFrame]
 Settings = Mapping[str, Any]
 FLOOR = 1e-14  # what a logarithmic axis shows of zero
 RAMP, LIGHTEST = colormaps["viridis"], 0.88  # as light in grey as in colour, but for what is too light to see
-
-
-def by_layer(frame: pd.DataFrame, quantity: str) -> pd.DataFrame:
-    """One quantity as a table: a row an epoch, a column a layer."""
-    rows = frame[frame["quantity"] == quantity]
-    if rows.empty:
-        raise EquipoiseError(
-            f"nothing is recorded of {quantity}",
-            where=", ".join(sorted(map(str, frame["quantity"].unique()))) or "an empty frame",
-            remedy="record this group: Recorder(model, laws, quantities=…)",
-        )
-    return rows.pivot_table(index="epoch", columns="layer", values="value", aggfunc="first")
-
-
-def bands(frame: pd.DataFrame, quantity: str) -> pd.DataFrame:
-    """Least, median and largest value over the neurons of a layer: columns epoch, layer, low, median, high."""
-    by_layer(frame, quantity)
-    rows = frame[frame["quantity"] == quantity].groupby(["epoch", "layer"])["value"]
-    return rows.agg(low="min", median="median", high="max").reset_index()
-
-
-def scalar(frame: pd.DataFrame, quantity: str) -> pd.Series[float]:
-    """A number of the run by epoch; empty if it was not recorded."""
-    rows = frame[frame["quantity"] == quantity]
-    values: pd.Series[float] = rows.set_index("epoch")["value"]
-    return values
 
 
 def accuracy_of(frame: pd.DataFrame) -> str:

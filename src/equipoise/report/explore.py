@@ -14,7 +14,7 @@ from equipoise.experiments.experiment import Experiment
 from equipoise.experiments.result import Result
 from equipoise.experiments.spec import DEFAULTS, RunSpec
 from equipoise.experiments.store import Store
-from equipoise.report.gallery import frames_of
+from equipoise.report.frames import frames_of
 
 NUMBERS = 200_000  # of all curves together: a megabyte or two of text
 FEWEST, MOST = 25, 250  # points of one curve

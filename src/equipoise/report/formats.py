@@ -12,13 +12,22 @@ from equipoise.report.tables import Report
 SYMBOLS = {
     **{"\\": r"\textbackslash{}", "_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$", "^": r"\^{}"},
     **{"±": r"$\pm$", "≥": r"$\geq$", "≤": r"$\leq$", "−": "$-$", "→": r"$\to$", "≠": r"$\neq$", "≈": r"$\approx$"},
-    **{"ω": r"$\omega$", "δ": r"$\delta$", "‖": r"$\|$", "∇": r"$\nabla$", "₀": "$_0$", "<": "$<$", ">": "$>$"},
+    **{
+        "ω": r"$\omega$",
+        "δ": r"$\delta$",
+        "‖": r"$\|$",
+        "∇": r"$\nabla$",
+        "×": r"$\times$",
+        "₀": "$_0$",
+        "<": "$<$",
+        ">": "$>$",
+    },
     **{"…": r"\ldots{}", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}"},
 }
 
 
 def as_markdown(report: Report) -> str:
-    """A heading, the table with its columns aligned, the claims and the notes."""
+    """A heading, the table with its columns aligned, claims, findings and notes."""
     rows = [
         [f"**{cell}**" if (i, j) in report.bold else cell for j, cell in enumerate(row)]
         for i, row in enumerate(report.rows)
@@ -32,13 +41,15 @@ def as_markdown(report: Report) -> str:
         lines += [
             f"- **{line.word}**: {line.say}{_source(line.source)} {_sentence(line.numbers)}" for line in report.claims
         ]
+    if report.findings:
+        lines += ["", "What the runs show:", "", *(f"- {_sentence(finding)}" for finding in report.findings)]
     if report.notes:
         lines += ["", "Notes:", "", *(f"- {note}" for note in report.notes)]
     return "\n".join(lines) + "\n"
 
 
 def as_latex(report: Report) -> str:
-    """A ``longtable`` (packages booktabs and longtable), the claims and the notes as lists."""
+    """A ``longtable`` (packages booktabs and longtable), claims, findings and notes as lists."""
     lines = [
         r"% \usepackage{booktabs, longtable}",
         rf"\begin{{longtable}}{{{'l' * len(report.columns)}}}",
@@ -51,7 +62,7 @@ def as_latex(report: Report) -> str:
         lines.append(" & ".join(cells) + r" \\")
     lines += [r"\bottomrule", r"\end{longtable}"]
     claims = [f"\\textbf{{{line.word}}}: {_tex(line.say)} {_tex(_sentence(line.numbers))}" for line in report.claims]
-    for items in (claims, [_tex(note) for note in report.notes]):
+    for items in (claims, *([_tex(text) for text in texts] for texts in (report.findings, report.notes))):
         if items:
             lines += [r"\begin{itemize}", *(rf"\item {item}" for item in items), r"\end{itemize}"]
     return "\n".join(lines) + "\n"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 from equipoise.errors import SpecError
 from equipoise.experiments.experiment import Cell, Experiment, Value
 from equipoise.experiments.result import Result
-from equipoise.experiments.store import Store
 from equipoise.report.changes import draw_parameter_change, draw_zero_change
 from equipoise.report.dynamics import (
     Runs,
@@ -25,10 +24,10 @@ from equipoise.report.dynamics import (
     draw_dynamics,
     draw_relative_gradients,
 )
+from equipoise.report.frames import Frames
 from equipoise.report.results import draw_results
 from equipoise.report.summary import summarize
 
-Frames = Callable[[str], pd.DataFrame | None]  # key of a run → what was recorded of it
 NAMED = 6  # missing cells that a caption names
 OPTIMIZERS = {"sgd": "SGD", "adam": "Adam"}
 
@@ -54,17 +53,6 @@ class Material:
     def place(self, cell: Cell) -> dict[str, Value]:
         """Axis → value."""
         return dict(zip(self.experiment.axes, cell.at, strict=True))
-
-
-def frames_of(store: Store) -> Frames:
-    """What was recorded of the runs in a store; the last few frames are kept at hand."""
-
-    @lru_cache(maxsize=16)
-    def frame(key: str) -> pd.DataFrame | None:
-        recorded = store.recording(key)
-        return None if recorded is None else recorded.unpack().frame()
-
-    return frame
 
 
 def is_drawn(experiment: Experiment) -> bool:

@@ -26,7 +26,8 @@ from equipoise.experiments.files import targets
 from equipoise.experiments.result import Result, machine, versions
 from equipoise.experiments.store import Store
 from equipoise.report.explore import explored
-from equipoise.report.gallery import Frames, draw, frames_of, is_drawn
+from equipoise.report.frames import Frames, frames_of
+from equipoise.report.gallery import draw, is_drawn
 from equipoise.report.tables import Report
 
 DPI = 100  # of a figure: sharp enough at the width of a page, a hundred kilobytes

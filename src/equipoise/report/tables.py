@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from equipoise.experiments.experiment import Experiment
 from equipoise.report.claims import Comparison, Verdict, decide, decide_published
 from equipoise.report.comparison import Row, compare
+from equipoise.report.findings import findings
+from equipoise.report.frames import Frames
 from equipoise.report.summary import Estimate, Finished, summarize
 
 TITLES = {"dataset": "data set", "depth": "L", "init": "start", "variant": "variation"}
@@ -35,6 +37,7 @@ class Report:
         columns, rows: the table, as text.
         bold: (row, column) of what is the best of its group.
         claims: the claims, one line each.
+        findings: what recordings show, a sentence each.
         notes: what a reader should know.
         records: the table for programs, one record a row.
         comparisons: the claims for programs, one record a comparison.
@@ -51,10 +54,11 @@ class Report:
     notes: Sequence[str]
     records: Sequence[dict[str, object]]
     comparisons: Sequence[dict[str, object]] = ()
+    findings: Sequence[str] = ()
 
 
-def report(experiment: Experiment, results: Iterable[Finished]) -> Report:
-    """The report of a table or figure of runs."""
+def report(experiment: Experiment, results: Iterable[Finished], frames: Frames | None = None) -> Report:
+    """The report of a table or figure of runs; with their recordings, it says what these show."""
     summaries = summarize(experiment, results)
     rows = compare(experiment, summaries)
     columns = [*(TITLES.get(axis, axis) for axis in experiment.axes), "ours", "n", "epochs to best"]
@@ -79,6 +83,7 @@ def report(experiment: Experiment, results: Iterable[Finished]) -> Report:
         notes=experiment.notes,
         records=[_record(experiment, row) for row in rows],
         comparisons=[_comparison(verdict, comparison) for verdict in verdicts for comparison in verdict.comparisons],
+        findings=[] if frames is None else findings(experiment, frames),
     )
 
 
