@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -22,10 +23,11 @@ from equipoise.kernels.csr import Graph
 from equipoise.kernels.lanes import filled_up
 from equipoise.nn.engine import GRAPHS, obstacle
 from equipoise.nn.features import Features
-from equipoise.nn.functions import attended, compile_for, gatv2_gradients
+from equipoise.nn.functions import Array, Shape, attended, blocks_of, compile_for, gatv2_gradients
 from equipoise.nn.gatv2 import FusedGATv2Conv, ends_with_attention
 from equipoise.nn.looking import Coefficients, looks_of, watched
 
+NONE = {np.dtype(kind): np.empty(0, kind) for kind in (np.float32, np.float64)}  # no dropout
 KEEP = 2**24  # bytes; a product that is larger is computed again on the way back, which costs little beside its edges
 
 
@@ -42,14 +44,16 @@ def can_chain(convs: Sequence[Any], activation: nn.Module, x: Any, edge_index: A
 
 
 def _plain(conv: Any) -> bool:
+    if type(conv) is not FusedGATv2Conv:
+        return False
+    lin = conv._modules["lin_l"]  # as conv.lin_l, without the search that this is in every pass for every layer
     return (
-        type(conv) is FusedGATv2Conv
-        and type(conv.lin_l) is Linear
+        type(lin) is Linear
         and conv.share_weights
-        and conv.lin_l.bias is None
+        and lin._parameters["bias"] is None
         and ends_with_attention(conv)
         and not (conv.training and conv.dropout)
-        and not watched(conv, conv.lin_l)
+        and not watched(conv, lin)
     )
 
 
@@ -87,47 +91,56 @@ class _Chain(Function):
     ) -> Tensor:
         del x  # it is in the features; here so that it gets its gradient
         h: Tensor | None = None
-        layers, depth = [], len(slopes)
-        for layer in range(depth):
-            W, att = _wide(weights[2 * layer], weights[2 * layer + 1])
-            z = (features.times(W) if h is None else h @ W.t()).view(-1, *att.shape)
-            out = attended(gatv2.forward, graph, z, (z, att), slopes[layer], z.new_empty(0), layer < depth - 1)
-            layers.append((z if z.nbytes <= KEEP else None, *out[:2]))
-            read, h = h, out[0].flatten(1)
+        saved: list[Tensor | None] = []
+        last = len(slopes) - 1
+        for layer, slope in enumerate(slopes):
+            W, att, shape = _wide(weights[2 * layer], weights[2 * layer + 1])
+            product = features.times(W) if h is None else torch.mm(h, W.t())
+            z = product.numpy().ravel()
+            out, alpha, _ = attended(gatv2.forward, graph, z, (z, att), slope, NONE[z.dtype], layer < last, shape)
+            read, h, coefficients = h, torch.from_numpy(out).view(graph.nodes, -1), torch.from_numpy(alpha)
+            saved += (product if z.nbytes <= KEEP else None, h, coefficients)
             if show is not None:
-                show(layer, read, h, out[1])
+                show(layer, read, h, coefficients)
         ctx.graph, ctx.features, ctx.slopes = graph, features, slopes
-        ctx.save_for_backward(*weights, *(tensor for saved in layers for tensor in saved))
+        ctx.save_for_backward(*weights, *saved)
         return h  # type: ignore[return-value]  # there is a layer
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        depth = len(ctx.slopes)
-        weights, saved = ctx.saved_tensors[: 2 * depth], ctx.saved_tensors[2 * depth :]
+        graph, features, depth = ctx.graph, ctx.features, len(ctx.slopes)
+        tensors = ctx.saved_tensors
+        weights, saved = tensors[: 2 * depth], tensors[2 * depth :]
         gradients: list[Tensor] = []
         for layer in reversed(range(depth)):
-            W, att = _wide(weights[2 * layer], weights[2 * layer + 1])
-            z, out, alpha = saved[3 * layer : 3 * layer + 3]
+            W, att, shape = _wide(weights[2 * layer], weights[2 * layer + 1])
+            product, out, alpha = saved[3 * layer : 3 * layer + 3]
             # What a layer read is what the one before it made.
-            h = saved[3 * layer - 2].flatten(1) if layer else None
-            if z is None:
-                z = (ctx.features.times(W) if h is None else h @ W.t()).view(-1, *att.shape)
-            kept, below = (out, alpha, alpha), layer < depth - 1
-            none, slope = z.new_empty(0), ctx.slopes[layer]
-            dz, _, datt = gatv2_gradients(ctx.graph, z, None, att, slope, none, kept, below, grad, ours=below)
-            del z  # it may be as large as all else
-            dz = dz.flatten(1)
-            dW = ctx.features.gradient(dz) if h is None else dz.t() @ h
-            gradients += [datt[None, :, : weights[2 * layer + 1].shape[-1]], dW[: len(weights[2 * layer])]]
+            h = saved[3 * layer - 2] if layer else None
+            if product is None:
+                product = features.times(W) if h is None else torch.mm(h, W.t())
+            z, o, al, g = product.numpy().ravel(), out.numpy().ravel(), alpha.numpy(), grad.numpy().ravel()
+            below, none = layer < depth - 1, NONE[z.dtype]
+            dz, _, datt = gatv2_gradients(
+                graph, z, None, att, ctx.slopes[layer], none, (o, al, al), below, g, shape, ours=below
+            )
+            del product, z  # as large as all else, perhaps
+            dproduct = torch.from_numpy(dz).view(graph.nodes, -1)
+            dW = features.gradient(dproduct) if h is None else torch.mm(dproduct.t(), h)
+            channels = weights[2 * layer + 1].shape[-1]
+            gradients += [torch.from_numpy(datt).view(1, shape[0], -1)[..., :channels], dW[: len(weights[2 * layer])]]
             if layer or ctx.needs_input_grad[4]:
-                reuse = below and grad.shape == (dz.shape[0], W.shape[1])
-                grad = torch.mm(dz, W, out=grad) if reuse else dz @ W
+                reuse = below and grad.shape == (graph.nodes, W.shape[1])
+                grad = torch.mm(dproduct, W, out=grad) if reuse else torch.mm(dproduct, W)
         to_x = grad if ctx.needs_input_grad[4] else None
         return None, None, None, None, to_x, *reversed(gradients)
 
 
-def _wide(W: Tensor, att: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights of a layer with zeros after the last channel, where channels are not a whole number of lanes."""
-    missing = filled_up(att.shape[-1]) - att.shape[-1]
-    return (F.pad(W, (0, 0, 0, missing)), F.pad(att[0], (0, missing))) if missing else (W, att[0])
+def _wide(W: Tensor, att: Tensor) -> tuple[Tensor, Array, Shape]:
+    """Matrix, attention and shape of a layer, with zeros after its last channel where these are not whole lanes."""
+    heads, channels = att.shape[1:]
+    W, a, missing = W.detach(), att.numpy(force=True).ravel(), filled_up(channels) - channels
+    if missing:  # only a last layer, with one head
+        W, a = F.pad(W, (0, 0, 0, missing)), np.pad(a, (0, missing))
+    return W, a, (heads, blocks_of(channels + missing, W.dtype))

@@ -22,6 +22,7 @@ from equipoise.kernels.threads import parts_of, run
 
 Array = np.ndarray[Any, Any]
 NOTHING = np.empty(0, np.int32)  # no order but the given one
+Shape = tuple[int, Blocks]  # heads, and the channels of each
 PATIENCE = 2.0  # seconds of compiling before anything is said; loading what is compiled takes less
 
 
@@ -92,7 +93,7 @@ def _say_that_it_takes_a_while() -> None:
 
 
 @cache
-def _blocks(channels: int, dtype: torch.dtype) -> Blocks:
+def blocks_of(channels: int, dtype: torch.dtype) -> Blocks:
     return blocks_for(channels, torch.empty(0, dtype=dtype).numpy().dtype)
 
 
@@ -115,64 +116,61 @@ def flat(*tensors: Tensor) -> list[Array]:
     return [tensor.detach().numpy().ravel() for tensor in tensors]
 
 
-def _shape(z: Tensor) -> tuple[int, Blocks]:
-    return z.shape[-2], _blocks(z.shape[-1], z.dtype)
+def _shape(z: Tensor) -> Shape:
+    return z.shape[-2], blocks_of(z.shape[-1], z.dtype)
 
 
-Attended = tuple[Tensor, Tensor, Tensor]  # what comes out, coefficients, and what dropout leaves of these
+Attended = tuple[Array, Array, Array]  # what comes out, coefficients, and what dropout leaves of these
 
 
 def attended(
-    kernel: Any, graph: Graph, z: Tensor, score: tuple[Tensor, Tensor], slope: float, kept: Tensor, relu: bool
+    kernel: Any, graph: Graph, z: Array, score: tuple[Array, Array], slope: float, kept: Array, relu: bool, shape: Shape
 ) -> Attended:
     """The way forward of both kinds of attention: features to pass on, and what their scores are made of."""
-    alpha = z.new_empty(graph.edges * z.shape[1])
-    weight = torch.empty_like(alpha) if len(kept) else alpha
-    out = torch.empty_like(z, memory_format=torch.contiguous_format)
-    features, first, second, k, al, w, o = flat(z, *score, kept, alpha, weight, out)
-    steep = features.dtype.type(slope)
-    run(kernel, graph.ptr, graph.src, graph.order, features, first, second, steep, k, al, w, o, relu, *_shape(z))
+    alpha, out = np.empty(graph.edges * shape[0], z.dtype), np.empty_like(z)
+    weight = np.empty_like(alpha) if len(kept) else alpha
+    steep = z.dtype.type(slope)
+    run(kernel, graph.ptr, graph.src, graph.order, z, *score, steep, kept, alpha, weight, out, relu, *shape)
     return out, alpha, weight
 
 
 def gatv2_gradients(
     graph: Graph,
-    source: Tensor,
-    target: Tensor | None,
-    att: Tensor,
+    source: Array,
+    target: Array | None,
+    att: Array,
     slope: float,
-    kept: Tensor,
+    kept: Array,
     saved: Attended,
     relu: bool,
-    grad: Tensor,
+    grad: Array,
+    shape: Shape,
     ours: bool = False,
-) -> tuple[Tensor, Tensor | None, Tensor]:
+) -> tuple[Array, Array | None, Array]:
     """Gradients of source, target and attention; without a target, both are in the first.
 
     A gradient that is ``ours`` may be overwritten.
     """
-    shape = _shape(source)
-    s, a, k, o, al, w, g = flat(source, att, kept, *saved, grad)
-    t = s if target is None else flat(target)[0]
-    dscore, dsource, steep = np.empty_like(al), np.empty_like(s), s.dtype.type(slope)
-    dout = np.empty_like(g) if relu and not ours else g  # before the ReLU; without one it is the gradient itself
-    active, datt = np.empty(graph.nodes * shape[0], np.bool_), _Sums(graph, a)
+    out, alpha, weight = saved
+    dscore, steep = np.empty_like(alpha), source.dtype.type(slope)
+    dout = np.empty_like(grad) if relu and not ours else grad  # before the ReLU; without one it is the gradient itself
+    active, datt = np.empty(graph.nodes * shape[0], np.bool_), _Sums(graph, att)
     if target is None and graph.symmetric:
-        first = (s, k, al, o, g, dout, relu, dscore, active, *shape)
+        first = (source, kept, alpha, out, grad, dout, relu, dscore, active, *shape)
         run(gatv2.back_to_scores, graph.ptr, graph.src, graph.order, *first)
-        senders = reached(graph, active)
-        second = (s, a, steep, w, dout, dscore, senders, dsource)
+        senders, dsource = reached(graph, active), np.empty_like(source)
+        second = (source, att, steep, weight, dout, dscore, senders, dsource)
         run(datt.into(gatv2.back_to_both, shape), graph.ptr, graph.src, graph.edge, graph.order, *second)
-        return torch.from_numpy(dsource).view(source.shape), None, datt.total(att) / 2
+        return dsource, None, datt.total() / 2
+    t = source if target is None else target
     dtarget = np.empty_like(t)
-    to_targets = (s, t, a, steep, k, al, o, g, dout, relu, dscore, active, dtarget)
+    to_targets = (source, t, att, steep, kept, alpha, out, grad, dout, relu, dscore, active, dtarget)
     run(datt.into(gatv2.back_to_targets, shape), graph.ptr, graph.src, graph.order, *to_targets)
     senders = reached(graph, active)
-    dsource = dtarget if target is None else np.zeros_like(s)
-    to_sources = (s, t, a, steep, w, dout, dscore, active, senders, dsource, *shape)
+    dsource = dtarget if target is None else np.zeros_like(source)
+    to_sources = (source, t, att, steep, weight, dout, dscore, active, senders, dsource, *shape)
     run(gatv2.back_to_sources, graph.tptr, graph.dst, graph.edge, graph.torder, *to_sources)
-    to_target = None if target is None else torch.from_numpy(dtarget).view(target.shape)
-    return torch.from_numpy(dsource).view(source.shape), to_target, datt.total(att)
+    return dsource, None if target is None else dtarget, datt.total()
 
 
 class _Sums:
@@ -183,13 +181,14 @@ class _Sums:
         self.parts = np.zeros((len(parts), len(like)), like.dtype)
         self.of = {lo: self.parts[number] for number, (lo, _) in enumerate(parts)}
 
-    def into(self, kernel: Any, shape: tuple[int, Blocks]) -> Any:
+    def into(self, kernel: Any, shape: Shape) -> Any:
         """The kernel, with the sum of its range as last argument but the shape."""
         return lambda lo, hi, *arguments: kernel(lo, hi, *arguments, self.of[lo], *shape)
 
-    def total(self, like: Tensor) -> Tensor:
+    def total(self) -> Array:
         """The sum over all nodes."""
-        return torch.from_numpy(self.parts).sum(dim=0).view(like.shape)
+        total: Array = self.parts[0] if len(self.parts) == 1 else self.parts.sum(axis=0)
+        return total
 
 
 class _GATv2(Function):
@@ -204,17 +203,25 @@ class _GATv2(Function):
         kept: Tensor,
         relu: bool,
     ) -> Tensor:
-        score = (source if target is None else target, att)
-        saved = attended(gatv2.forward, graph, source, score, slope, kept, relu)
+        s, a, k = flat(source, att, kept)
+        score = (s if target is None else flat(target)[0], a)
+        saved = attended(gatv2.forward, graph, s, score, slope, k, relu, _shape(source))
         ctx.graph, ctx.slope, ctx.relu = graph, slope, relu
-        ctx.save_for_backward(source, target, att, kept, *saved)
-        return saved[0]
+        out, *rest = (torch.from_numpy(array) for array in saved)
+        out = out.view(source.shape)
+        ctx.save_for_backward(source, target, att, kept, out, *rest)
+        return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         source, target, att, kept, *saved = ctx.saved_tensors
-        gradients = gatv2_gradients(ctx.graph, source, target, att, ctx.slope, kept, tuple(saved), ctx.relu, grad)
+        s, a, k, out, alpha, weight, g = flat(source, att, kept, *saved, grad)
+        t = None if target is None else flat(target)[0]
+        kept_of_it, shape = (out, alpha, weight), _shape(source)
+        found = gatv2_gradients(ctx.graph, s, t, a, ctx.slope, k, kept_of_it, ctx.relu, g, shape)
+        pairs = zip(found, (source, target, att), strict=True)
+        gradients = (None if array is None else torch.from_numpy(array).view(like.shape) for array, like in pairs)
         return None, *gradients, None, None, None
 
 
@@ -223,10 +230,13 @@ class _GAT(Function):
     def forward(
         ctx: Any, graph: Graph, z: Tensor, p: Tensor, q: Tensor, slope: float, kept: Tensor, relu: bool
     ) -> Tensor:
-        saved = attended(gat.forward, graph, z, (p, q), slope, kept, relu)
+        features, first, second, k = flat(z, p, q, kept)
+        saved = attended(gat.forward, graph, features, (first, second), slope, k, relu, _shape(z))
         ctx.graph, ctx.slope, ctx.relu = graph, slope, relu
-        ctx.save_for_backward(z, p, q, kept, *saved)
-        return saved[0]
+        out, *rest = (torch.from_numpy(array) for array in saved)
+        out = out.view(z.shape)
+        ctx.save_for_backward(z, p, q, kept, out, *rest)
+        return out
 
     @staticmethod
     @once_differentiable
@@ -264,5 +274,5 @@ def summed(ptr: Array, column: Array, weight: Tensor, order: Array, z: Tensor) -
     w, features = flat(weight, z)
     out = z.new_empty(len(ptr) - 1, z.shape[1])
     (o,) = flat(out)
-    run(weighted_sum_kernel, ptr, column, w, order, features, o, _blocks(z.shape[1], z.dtype))
+    run(weighted_sum_kernel, ptr, column, w, order, features, o, blocks_of(z.shape[1], z.dtype))
     return out

@@ -90,7 +90,7 @@ def train(
             epoch = history.epochs + 1
             if scores is None:
                 scores = _scores(model, x, data, training=True)
-            loss = F.cross_entropy(scores[nodes["train"]], labels["train"])
+            loss = F.cross_entropy(scores.index_select(0, nodes["train"]), labels["train"])
             if not math.isfinite(loss.item()):
                 history.outcome, history.reason = "diverged", f"the loss is {loss.item()} at epoch {epoch}"
                 break
@@ -140,7 +140,7 @@ def _scores(model: nn.Module, x: Tensor, data: Data, *, training: bool) -> Tenso
 
 
 def _accuracy(scores: Tensor, nodes: Tensor, labels: Tensor) -> float:
-    return float((scores[nodes].argmax(dim=-1) == labels).double().mean())
+    return float((scores.index_select(0, nodes).argmax(dim=-1) == labels).double().mean())
 
 
 def _same_in_both_modes(model: nn.Module, x: Tensor, data: Data) -> bool:
