@@ -75,7 +75,8 @@ def chained(convs: Sequence[Any], x: Tensor, edge_index: Tensor) -> Tensor:
 
     shown, dense = show if any(looks) else None, x if features.dense else None
     out: Tensor = _Chain.apply(graph, features, slopes, shown, dense, *weights)  # type: ignore[no-untyped-call]
-    return out[:, : convs[-1].out_channels]
+    # A slice of everything would cost a copy of everything on the way back.
+    return out if out.shape[1] == convs[-1].out_channels else out[:, : convs[-1].out_channels]
 
 
 class _Chain(Function):
@@ -133,6 +134,7 @@ class _Chain(Function):
             if layer or ctx.needs_input_grad[4]:
                 reuse = below and grad.shape == (graph.nodes, W.shape[1])
                 grad = torch.mm(dproduct, W, out=grad) if reuse else torch.mm(dproduct, W)
+            del dz, dproduct  # or they would be there beside the next layer's
         to_x = grad if ctx.needs_input_grad[4] else None
         return None, None, None, None, to_x, *reversed(gradients)
 
