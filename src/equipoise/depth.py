@@ -18,14 +18,13 @@ from equipoise.errors import ChoiceError, EquipoiseError, ForwardError, ModelErr
 from equipoise.init.schemes import SCHEMES, initialize_
 from equipoise.kernels.denormals import denormals_as_zero
 from equipoise.laws.checks import check_module, describe, first_line
-from equipoise.laws.discover import discover
 from equipoise.laws.law import Law
 from equipoise.nn.fuse import fuse_
 from equipoise.report.depth import DEFAULT, Cell, DepthCheck
 from equipoise.train.recorder import Recorder
+from equipoise.train.small_graph import laws_on_small_graph
 
 RECORDS = 10  # moments of a run that are looked at
-PROBE_NODES, PROBE_EDGES = 24, 72  # laws do not depend on the data, so a small graph finds them
 
 Build = Callable[[int], nn.Module]
 
@@ -121,10 +120,8 @@ def _started(build: Build, cell: Cell, seed: int) -> nn.Module | None:
 
 def _laws(model: nn.Module, data: Data) -> list[Law]:
     """The model's laws; none where a graph like the user's, only smaller, does not run through it."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.rand(PROBE_NODES, data.x.shape[1], generator=generator)
     try:
-        return discover(model, x, torch.randint(0, PROBE_NODES, (2, PROBE_EDGES), generator=generator))
+        return laws_on_small_graph(model, data.x.shape[1])
     except EquipoiseError:
         return []
 

@@ -7,28 +7,26 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 
-import torch
 from torch_geometric.data import Data
 
 from equipoise.bench.cases import Case
 from equipoise.bench.contestants import RATE, network
 from equipoise.bench.graphs import graph_of
 from equipoise.bench.report import Watching
-from equipoise.laws.discover import discover
 from equipoise.laws.law import Law
 from equipoise.nn.stack import Stack
 from equipoise.train.protocol import train
 from equipoise.train.recorder import GROUPS, Recorder
+from equipoise.train.small_graph import laws_on_small_graph
 
 EVERYTHING = "everything"
-NODES = 24  # laws do not depend on the data
 
 
 def watching(case: Case) -> Watching:
     """Milliseconds of an epoch, and of a record of everything and of each group by itself."""
     data = graph_of(case)
     model = network(case, data)
-    laws = discover(model, torch.rand(NODES, data.num_features), torch.randint(0, NODES, (2, 3 * NODES)))
+    laws = laws_on_small_graph(model, data.num_features)
     groups = {EVERYTHING: GROUPS, **{group: (group,) for group in GROUPS}}
     measured = {name: _record(model, data, laws, chosen, case) for name, chosen in groups.items()}
     return Watching(

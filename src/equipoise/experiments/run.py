@@ -6,7 +6,7 @@ Below this, nothing knows of files or processes; above it, nothing of tensors.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 from typing import cast
@@ -22,17 +22,14 @@ from equipoise.experiments.result import CURVES, Outcome, Recorded, Result, fail
 from equipoise.experiments.spec import RunSpec
 from equipoise.experiments.watch import Watch
 from equipoise.init.schemes import initialize_
-from equipoise.laws.discover import discover
-from equipoise.laws.law import Law
 from equipoise.nn.features import sparse_rows
 from equipoise.nn.stack import Skip, Stack
 from equipoise.train.history import History
 from equipoise.train.protocol import named_optimizer, train
 from equipoise.train.recorder import Recorder
 from equipoise.train.recording import Recording
+from equipoise.train.small_graph import laws_on_small_graph
 from equipoise.train.state import TrainingState
-
-NODES = 24  # of the graph on which laws are looked for
 
 
 def run(spec: RunSpec, checkpoint: Checkpoint | None = None, watch: Watch | None = None) -> Result:
@@ -89,11 +86,7 @@ def _history(spec: RunSpec, checkpoint: Checkpoint | None, watch: Watch | None) 
 
 
 def _recorder(spec: RunSpec, model: Stack, data: Data, watch: Watch) -> Recorder:
-    """Watches the run; its laws are found on a small random graph, since they do not depend on the data."""
-    laws: Sequence[Law] = ()
-    if "balance" in watch.quantities:
-        torch.manual_seed(0)
-        laws = discover(model, torch.rand(NODES, data.num_features), torch.randint(0, NODES, (2, 3 * NODES)))
+    laws = laws_on_small_graph(model, data.num_features) if "balance" in watch.quantities else []
     # A run that is over early is looked at as often as a long one.
     return Recorder(model, laws, every=1, quantities=watch.quantities, most=max(1, spec.epochs // watch.every))
 

@@ -10,6 +10,7 @@ import pandas as pd
 
 from equipoise.experiments.experiment import Experiment
 from equipoise.experiments.spec import RunSpec
+from equipoise.experiments.watch import RECORDED
 from equipoise.report.frames import Frames, by_layer
 
 EARLY = 25  # the epoch at which gradients are compared, as in the paper's first sample
@@ -20,6 +21,8 @@ Runs = Mapping[str, pd.DataFrame]  # start → what was recorded
 
 def findings(experiment: Experiment, frames: Frames) -> list[str]:
     """Sentences on what the figure of an experiment draws, from the runs of it that were recorded."""
+    if not set(experiment.draws) & set(RECORDED):  # its runs may be recorded all the same, for other figures
+        return []
     recorded = {spec: frame for spec in experiment.specs if (frame := frames(spec.key)) is not None}
     said: list[str] = []
     if {"delta", "c"} & set(experiment.draws):

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from equipoise.kernels.csr import Graphs
 from equipoise.kernels.smoothness import mean_entropy
 from equipoise.train.attention import attention_scores
 from equipoise.train.ledger import Ledger
@@ -94,7 +95,7 @@ def update(layers: Sequence[Watched], before: Values) -> Iterator[Entry]:
 def representation(passes: Mapping[int, Pass], graphs: Graphs) -> Iterator[Entry]:
     """Dirichlet energy and mean average distance of what layers wrote."""
     for number, passed in passes.items():
-        near = graphs.near(passed.edge_index, passed.output)
+        near = _near(graphs, passed.edge_index, passed.output)
         if near is not None and passed.output is not None:
             found = smoothness(passed.output.index_select(0, near.nodes), near.edge_index, near.targets)
             yield number_of("representation/dirichlet", number, found.dirichlet)
@@ -104,7 +105,7 @@ def representation(passes: Mapping[int, Pass], graphs: Graphs) -> Iterator[Entry
 def attention_of(layers: Sequence[Watched], passes: Mapping[int, Pass], graphs: Graphs) -> Iterator[Entry]:
     """The entropy of attention, as a layer shows it, or computed again from what the layer read."""
     for number, passed in passes.items():
-        layer, near = layers[number - 1], graphs.near(passed.edge_index, passed.x)
+        layer, near = layers[number - 1], _near(graphs, passed.edge_index, passed.x)
         if near is None or passed.x is None or not passed.plain or not layer.attention:
             continue
         if passed.attention is not None:
@@ -119,21 +120,6 @@ def attention_of(layers: Sequence[Watched], passes: Mapping[int, Pass], graphs: 
         yield number_of("attention/entropy", number, entropy)
 
 
-class Graphs:
-    """A sample of the graph that layers read, kept for as long as they read the same one."""
-
-    def __init__(self) -> None:
-        self._last: tuple[Tensor, int, Neighbourhoods] | None = None
-
-    def near(self, edge_index: Tensor | None, h: Tensor | None) -> Neighbourhoods | None:
-        """The neighbourhoods to look at; None where the layer read no graph, or wrote no node features."""
-        if edge_index is None or h is None or h.dim() != 2:
-            return None
-        if self._last is None or self._last[0] is not edge_index or self._last[1] != len(h):
-            self._last = edge_index, len(h), Neighbourhoods.of(edge_index, len(h))
-        return self._last[2]
-
-
 def number_of(quantity: str, layer: int, value: float) -> Entry:
     """An entry with one number."""
     return Entry(quantity, layer, np.array(value, dtype=np.float64))
@@ -142,6 +128,14 @@ def number_of(quantity: str, layer: int, value: float) -> Entry:
 def by_neuron(quantity: str, ledger: Ledger, values: Array) -> Iterator[Entry]:
     """One entry a layer, with a number for each neuron that a law holds for."""
     return (Entry(quantity, number, mine) for number, mine in ledger.by_layer(values))
+
+
+def _near(graphs: Graphs, edge_index: Tensor | None, h: Tensor | None) -> Neighbourhoods | None:
+    """The neighbourhoods to look at; None where the layer read no graph, or wrote no node features."""
+    if edge_index is None or h is None or h.dim() != 2:
+        return None
+    near: Neighbourhoods = graphs.made(edge_index, len(h), lambda: Neighbourhoods.of(edge_index, len(h)))
+    return near
 
 
 def _rows(x: Tensor, nodes: Tensor) -> Tensor:

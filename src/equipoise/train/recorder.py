@@ -14,6 +14,7 @@ from torch.optim import SGD, Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from equipoise.errors import ChoiceError, LawError, TrainingError
+from equipoise.kernels.csr import Graphs
 from equipoise.laws.law import Law, check_laws
 from equipoise.train import measures
 from equipoise.train.history import History
@@ -116,7 +117,7 @@ class Recorder:
         self._start = {p: p.detach().clone() for layer in self.layers for p in layer.parameters}
         self._before = {p: torch.empty_like(start) for p, start in self._start.items() if "update" in quantities}
         self._capture = Capture(model, self.layers)
-        self._graphs = measures.Graphs()
+        self._graphs = Graphs()
         self._pending: tuple[int, list[Entry]] | None = None
         self._optimizer: Optimizer | None = None
         self._handle: RemovableHandle | None = None

@@ -121,11 +121,15 @@ class Recording:
             recording = cls(tuple(map(str, columns["layers"])))
             sizes = np.abs(columns["neurons"])
             blocks = np.split(columns["values"], np.cumsum(sizes)[:-1]) if len(sizes) else []
+            names = ("epoch", "quantity", "layer", "neurons")
+            epochs: dict[int, list[Entry]] = {}
             for epoch, quantity, layer, neurons, values in zip(
-                columns["epoch"], columns["quantity"], columns["layer"], columns["neurons"], blocks, strict=True
+                *(columns[name].tolist() for name in names), blocks, strict=True
             ):
                 shaped = values.reshape(()) if neurons < 0 else values
-                recording.add(int(epoch), [Entry(str(quantity), int(layer), shaped)])
+                epochs.setdefault(epoch, []).append(Entry(quantity, layer, shaped))
+            for epoch, entries in epochs.items():
+                recording.add(epoch, entries)
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
             where = "bytes" if isinstance(path, io.BytesIO) else str(path)
             raise TrainingError(
