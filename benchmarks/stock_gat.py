@@ -1,4 +1,4 @@
-"""PyG's own 10-layer GATv2 on Cora, with and without ``initialize_``.
+"""PyG's 10-layer GATv2 on Cora, with and without ``initialize_``.
 
 Run it as ``python benchmarks/stock_gat.py [EPOCHS]``; it takes about three minutes.
 """
@@ -12,7 +12,7 @@ import equipoise as eq
 
 
 def main(epochs: int = 300) -> None:
-    """One seed, Adam at the paper's rate for ten layers, one thread."""
+    """Train with one seed and one thread, using Adam at the paper's learning rate for ten layers."""
     torch.set_num_threads(1)
     data = eq.load_dataset("cora")
     for scheme in ("bal-o", None):
@@ -22,7 +22,7 @@ def main(epochs: int = 300) -> None:
             eq.initialize_(model, scheme, generator=torch.Generator().manual_seed(0))
         history = eq.train(model, data, optimizer="adam", lr=0.0005, epochs=epochs)
         result = f"{100 * history.best_test_accuracy:.1f} % at epoch {history.best_epoch} of {history.epochs}"
-        print(f"{scheme or 'as it comes':<12} {result} ({history.outcome}, {history.seconds:.0f} s)")
+        print(f"{scheme or 'PyG default':<12} {result} ({history.outcome}, {history.seconds:.0f} s)")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ settings.load_profile("default")
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread():
-    """Small tensors are faster on one thread, and the test processes share the cores."""
+    """Small tensors are faster on one thread, and the pytest workers share the cores."""
     torch.set_num_threads(1)
 
 

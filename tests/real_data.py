@@ -1,4 +1,4 @@
-"""Where the real data sets are, for the tests that need them."""
+"""The folder of the real data sets, for tests that need them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.data.catalog import catalog_entry
-from equipoise.data.folders import missing_files
+from equipoise.data.catalog import dataset_info
+from equipoise.data.files import missing_files
 
 LOCAL_COPY = Path(__file__).parents[2] / "shared" / "data"
 REAL_DATA = Path(os.environ.get("EQUIPOISE_DATA") or LOCAL_COPY)
 
 
 def require(*names: str) -> Path:
-    """The folder with these data sets; skips the test, and says so, where they are not there."""
-    absent = [name for name in names if missing_files(catalog_entry(name), REAL_DATA)]
-    if absent:
-        pytest.skip(f"needs {', '.join(absent)}, not in {REAL_DATA}; EQUIPOISE_DATA may name another folder")
+    """Return the folder with these data sets; skip the test if it lacks one."""
+    missing = [name for name in names if missing_files(dataset_info(name), REAL_DATA)]
+    if missing:
+        pytest.skip(f"needs {', '.join(missing)}, not in {REAL_DATA}; set EQUIPOISE_DATA to name another folder")
     return REAL_DATA

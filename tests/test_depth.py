@@ -4,7 +4,7 @@ from torch import nn
 from torch_geometric.data import Data
 from torch_geometric.nn import GAT, TransformerConv
 
-from equipoise.depth import depth_check, paper_rate
+from equipoise.depth import depth_check, paper_learning_rate
 from equipoise.errors import ChoiceError, EquipoiseError, ForwardError, ModelError, TrainingError
 from equipoise.nn.stack import Stack
 from tests.networks import Chain
@@ -20,12 +20,12 @@ def data():
     return Data(x=x, edge_index=edge_index, y=torch.arange(NODES) % CLASSES, train_mask=torch.arange(NODES) < 30)
 
 
-def stack(depth):
+def build_stack(depth):
     return Stack("gatv2", [FEATURES, *[8] * (depth - 1), CLASSES])
 
 
-def test_a_cell_for_every_depth_and_start(data):
-    check = depth_check(stack, data, depths=(2, 4), steps=5)
+def test_one_result_per_depth_and_scheme(data):
+    check = depth_check(build_stack, data, depths=(2, 4), steps=5)
     table = check.summary()
     assert table[["depth", "scheme", "steps"]].to_numpy().tolist() == [
         [2, "default", 5],
@@ -42,87 +42,108 @@ def test_a_cell_for_every_depth_and_start(data):
     assert frame[frame.depth == 4].layer.max() == 4
 
 
-def test_depth_stops_what_is_out_of_balance_and_the_verdict_says_so(data):
-    check = depth_check(stack, data, depths=(2, 30), steps=3, lr=0.05)
+def test_verdict_names_the_depth_at_which_training_fails(data):
+    check = depth_check(build_stack, data, depths=(2, 30), steps=3, lr=0.05)
     assert "As built, from 30 layers on the first layer's relative gradient is at most" in check.verdict()
     assert "It will not train." in check.verdict()
     assert "With bal-o, the first layer's relative gradient is at least" in check.verdict()
     assert check.verdict() in str(check)
-    assert [cell["trains"] for cell in check.to_dict()["cells"]] == [True, True, False, True]
+    assert [result["trains"] for result in check.to_dict()["results"]] == [True, True, False, True]
 
 
-def test_a_stock_model_of_pyg(data):
+def test_stock_pyg_model(data):
     def build(depth):
         return GAT(FEATURES, 8, num_layers=depth, out_channels=CLASSES, v2=True, act="relu", norm="layer_norm")
 
     check = depth_check(build, data, depths=(3,), schemes=("default",), steps=2)
-    assert check.cells[0].gradient is not None
+    assert check.results[0].gradient is not None
 
 
-def test_a_model_without_a_known_start_is_reported(data):
+def test_model_that_cannot_be_initialised_gets_a_note(data):
     def build(depth):
         return Chain(
             *(TransformerConv(FEATURES if n == 0 else 8, CLASSES if n == depth - 1 else 8) for n in range(depth))
         )
 
     check = depth_check(build, data, depths=(2,), steps=2)
-    default, balanced = check.cells
+    default, balanced = check.results
     assert default.gradient > 0
     assert default.imbalance > 0
     assert balanced.gradient is None
-    assert "nobody has said what a TransformerConv is made of" in check.verdict()
+    assert "bal-o, 2 layers: this scheme cannot initialise the model" in check.verdict()
+    assert "TransformerConv" in check.verdict()
 
 
-def test_time_is_bounded_and_that_is_said(data):
-    (cell,) = depth_check(stack, data, depths=(2,), schemes=("bal-o",), steps=500, seconds=1e-9).cells
-    assert len(cell.losses) == 1
-    assert "out of time after 1 of 500 steps" in cell.note
+def test_time_limit_ends_a_run_early(data):
+    (result,) = depth_check(build_stack, data, depths=(2,), schemes=("bal-o",), steps=500, seconds=1e-9).results
+    assert len(result.losses) == 1
+    assert "reached after 1 of 500 steps" in result.note
 
 
-def test_divergence_is_reported(data):
-    (cell,) = depth_check(stack, data, depths=(3,), schemes=("bal-o",), steps=40, lr=1e12).cells
-    assert "try a rate below" in cell.note
-    assert 0 < len(cell.losses) < 40
+def test_divergence_gets_a_note(data):
+    (result,) = depth_check(build_stack, data, depths=(3,), schemes=("bal-o",), steps=40, lr=1e12).results
+    assert "try a learning rate below" in result.note
+    assert 0 < len(result.losses) < 40
 
 
-def test_the_same_seed_gives_the_same_numbers(data):
-    first, second = (depth_check(stack, data, depths=(3,), steps=3) for _ in range(2))
+def test_same_seed_gives_same_numbers(data):
+    first, second = (depth_check(build_stack, data, depths=(3,), steps=3) for _ in range(2))
     assert first.frame().equals(second.frame())
 
 
-@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
-def test_figure(data, tmp_path, ending):
-    check = depth_check(stack, data, depths=(2, 3), steps=2, title="a title")
-    figure = check.figure(tmp_path / f"depth.{ending}")
-    assert (tmp_path / f"depth.{ending}").stat().st_size > 1000
-    gradients = figure.axes[0]
-    drawn = {line.get_label(): line.get_ydata().tolist() for line in gradients.get_lines()}
+def test_global_random_state_is_restored(data):
+    def build(depth):
+        return nn.Sequential(nn.Linear(1, 1))  # does not accept these inputs
+
+    torch.manual_seed(7)
+    state = torch.get_rng_state()
+    depth_check(build_stack, data, depths=(2,), steps=2)
+    assert torch.equal(torch.get_rng_state(), state)
+    with pytest.raises(ForwardError):
+        depth_check(build, data, depths=(2,), steps=2)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_numbers_do_not_depend_on_the_global_random_state(data):
+    frames = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        frames.append(depth_check(build_stack, data, depths=(2,), schemes=("default",), steps=2).frame())
+    assert frames[0].equals(frames[1])
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+def test_figure_shows_the_summary(data, tmp_path, suffix):
+    check = depth_check(build_stack, data, depths=(2, 3), steps=2, title="a title")
+    figure = check.figure(tmp_path / f"depth.{suffix}")
+    assert (tmp_path / f"depth.{suffix}").stat().st_size > 1000
+    lines = {line.get_label(): line.get_ydata().tolist() for line in figure.axes[0].get_lines()}
     table = check.summary()
     for scheme in ("default", "bal-o"):
-        assert drawn[scheme] == pytest.approx(table[table.scheme == scheme].gradient.tolist())
+        assert lines[scheme] == pytest.approx(table[table.scheme == scheme].gradient.tolist())
 
 
-def test_rates_are_the_papers():
-    assert [paper_rate(depth) for depth in (2, 5, 10, 20, 40)] == [0.1, 0.1, 0.05, 0.05, 0.005]
+def test_default_learning_rates_are_the_papers():
+    assert [paper_learning_rate(depth) for depth in (2, 5, 10, 20, 40)] == [0.1, 0.1, 0.05, 0.05, 0.005]
 
 
-def test_mistakes_are_named(data):
+def test_errors_name_the_mistake(data):
     def broken(depth):
         raise ValueError("no such thing")
 
     with pytest.raises(ModelError, match=r"build\(2\) failed: ValueError: no such thing"):
         depth_check(broken, data, depths=(2,))
-    with pytest.raises(ModelError, match=r"build\(2\) returned a int, not a model"):
+    with pytest.raises(ModelError, match=r"build\(2\) returned an? int, not a model"):
         depth_check(lambda depth: 3, data, depths=(2,))
     with pytest.raises(EquipoiseError, match="did you mean 'gatv2'"):
         depth_check(lambda depth: Stack("gatv3", [2, 2]), data, depths=(2,))
-    with pytest.raises(ForwardError, match="does not classify these nodes"):
+    with pytest.raises(ForwardError, match="cannot classify the nodes"):
         depth_check(lambda depth: nn.Linear(FEATURES, CLASSES), data, depths=(2,))
     with pytest.raises(ChoiceError, match="did you mean 'bal-o'"):
-        depth_check(stack, data, schemes=("bal-oo",))
+        depth_check(build_stack, data, schemes=("bal-oo",))
     with pytest.raises(TrainingError, match="at least one depth"):
-        depth_check(stack, data, depths=())
-    with pytest.raises(TrainingError, match="above 0"):
-        depth_check(stack, data, steps=0)
+        depth_check(build_stack, data, depths=())
+    with pytest.raises(TrainingError, match="must be positive"):
+        depth_check(build_stack, data, steps=0)
     with pytest.raises(TrainingError, match="the data have no y"):
-        depth_check(stack, Data(x=data.x, edge_index=data.edge_index))
+        depth_check(build_stack, Data(x=data.x, edge_index=data.edge_index))

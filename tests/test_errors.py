@@ -4,19 +4,19 @@ from equipoise import errors
 from equipoise.errors import ChoiceError, EquipoiseError
 
 
-def test_one_family():
-    kinds = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)]
-    assert len(kinds) > 5
-    assert all(issubclass(kind, EquipoiseError) for kind in kinds)
+def test_all_exceptions_share_one_base_class():
+    exceptions = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)]
+    assert len(exceptions) > 5
+    assert all(issubclass(exception, EquipoiseError) for exception in exceptions)
 
 
-def test_says_what_where_and_the_remedy():
-    error = EquipoiseError("it broke", where="here", remedy="mend it")
-    assert str(error) == "it broke\n  where:  here\n  remedy: mend it"
+def test_message_contains_problem_location_and_remedy():
+    error = EquipoiseError("it broke", where="here", remedy="fix it")
+    assert str(error) == "it broke\n  where:  here\n  remedy: fix it"
     assert str(EquipoiseError("it broke")) == "it broke"
 
 
-def test_a_choice_lists_all_and_suggests_the_nearest():
+def test_choice_error_lists_choices_and_suggests_the_closest():
     with pytest.raises(
         EquipoiseError, match=r"unknown fruit 'aple'(.|\n)*did you mean 'apple'\? choose one of: apple, pear"
     ):

@@ -2,16 +2,17 @@
 
 The public names, each imported when it is first used:
 
-    discover, explain, verify        every rescaling law of any network, and why a neuron has none
-    imbalance, residual, telescope   what gradient flow conserves, and whether it does
-    rebalance_                       the same function, in balance
+    discover, verify                 find the rescaling laws of any network; check them by rescaling
+    explain, Explanation             report on laws, their balance and the cause of missing laws
+    imbalance, residual, telescope   conserved quantities of gradient flow, and checks that they are conserved
+    rebalance_                       balance a network without changing its function
     initialize_, balance_            a start from which a deep network trains
     Stack, fuse_                     a deep network in one line; fused layers for any model
     load_dataset, train, History     the paper's data, one training run, what it leaves behind
     Recorder, Recording              what happens meanwhile: gradients, balance, representations
-    depth_check                      what happens to a model of yours as it gets deeper
-    Law, Slot                        what a law is made of
-    EquipoiseError                   the family of errors
+    depth_check, DepthCheck          whether a model of yours trains at a given depth
+    Law, Slot, Telescope             data structures of a law, its parameters, and a chain of laws
+    EquipoiseError                   base class of all exceptions
 """
 
 from __future__ import annotations
@@ -21,51 +22,55 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from equipoise.data.load import load_dataset as load_dataset
+    from equipoise.depth import DepthCheck as DepthCheck
     from equipoise.depth import depth_check as depth_check
     from equipoise.errors import EquipoiseError as EquipoiseError
     from equipoise.init.balance import balance_ as balance_
     from equipoise.init.schemes import initialize_ as initialize_
     from equipoise.laws.discover import discover as discover
+    from equipoise.laws.discover import verify as verify
     from equipoise.laws.explain import Explanation as Explanation
     from equipoise.laws.explain import explain as explain
     from equipoise.laws.law import Law as Law
+    from equipoise.laws.law import Telescope as Telescope
     from equipoise.laws.law import imbalance as imbalance
     from equipoise.laws.law import residual as residual
+    from equipoise.laws.law import telescope as telescope
     from equipoise.laws.rebalance import rebalance_ as rebalance_
     from equipoise.laws.slot import Slot as Slot
-    from equipoise.laws.telescope import telescope as telescope
-    from equipoise.laws.verify import verify as verify
-    from equipoise.nn.fuse import fuse_ as fuse_
+    from equipoise.nn.fused_convs import fuse_ as fuse_
     from equipoise.nn.stack import Stack as Stack
-    from equipoise.train.history import History as History
-    from equipoise.train.protocol import train as train
-    from equipoise.train.recorder import Recorder as Recorder
-    from equipoise.train.recording import Recording as Recording
+    from equipoise.training.history import History as History
+    from equipoise.training.loop import train as train
+    from equipoise.training.recorder import Recorder as Recorder
+    from equipoise.training.recording import Recording as Recording
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "DepthCheck": "equipoise.depth",
     "EquipoiseError": "equipoise.errors",
     "Explanation": "equipoise.laws.explain",
-    "History": "equipoise.train.history",
+    "History": "equipoise.training.history",
     "Law": "equipoise.laws.law",
-    "Recorder": "equipoise.train.recorder",
-    "Recording": "equipoise.train.recording",
+    "Recorder": "equipoise.training.recorder",
+    "Recording": "equipoise.training.recording",
     "Slot": "equipoise.laws.slot",
     "Stack": "equipoise.nn.stack",
+    "Telescope": "equipoise.laws.law",
     "balance_": "equipoise.init.balance",
     "depth_check": "equipoise.depth",
     "discover": "equipoise.laws.discover",
     "explain": "equipoise.laws.explain",
-    "fuse_": "equipoise.nn.fuse",
+    "fuse_": "equipoise.nn.fused_convs",
     "initialize_": "equipoise.init.schemes",
     "imbalance": "equipoise.laws.law",
     "load_dataset": "equipoise.data.load",
     "rebalance_": "equipoise.laws.rebalance",
     "residual": "equipoise.laws.law",
-    "telescope": "equipoise.laws.telescope",
-    "train": "equipoise.train.protocol",
-    "verify": "equipoise.laws.verify",
+    "telescope": "equipoise.laws.law",
+    "train": "equipoise.training.loop",
+    "verify": "equipoise.laws.discover",
 }
 
 __all__ = ["__version__", *_HOMES]  # noqa: PLE0604

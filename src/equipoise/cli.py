@@ -1,15 +1,16 @@
-"""The command line. Nothing heavy is imported until a command needs it, so that help comes at once."""
+"""The command line. Commands import torch and other large packages only when they run, so that help is fast."""
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import Annotated, NoReturn
 
 import typer
 
 from equipoise import __version__
-from equipoise.commands import bench, data, demo, inspect, laws, report, reproduce, status, store, train
-from equipoise.commands.optional import OptionalFiles
+from equipoise.commands import bench, data, demo, discover, inspect, report, reproduce, status, store, train
+from equipoise.commands.options import OptionalFileCommand
 from equipoise.errors import EquipoiseError
 
 app = typer.Typer(
@@ -22,8 +23,8 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"equipoise {__version__}")
         raise typer.Exit
 
@@ -31,14 +32,14 @@ def _version(wanted: bool) -> None:
 @app.callback(epilog="Start with:  equipoise demo")
 def equipoise(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and leave.", callback=_version, is_eager=True)
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Deep graph neural networks that train: find a network's conservation laws, see its balance, mend it."""
+    """Deep graph neural networks that train: find a network's conservation laws, measure its balance, restore it."""
 
 
 app.command(epilog="Example:  equipoise demo --plot balance.png")(demo.demo)
-app.command(epilog="Example:  equipoise discover mypackage.models:deep_gat --plot balance.png")(laws.discover)
+app.command(epilog="Example:  equipoise discover mypackage.models:deep_gat --plot balance.png")(discover.discover)
 app.command(
     epilog="Example:  equipoise inspect models.py:deep_gat  |  equipoise inspect cora --depth 2,5,10 --kind gatv2"
 )(inspect.inspect)
@@ -46,13 +47,13 @@ app.command(epilog="Example:  equipoise train --dataset cora --layers 10 --init 
     train.train
 )
 app.command(
-    cls=OptionalFiles,
+    cls=OptionalFileCommand,
     epilog="Example:  equipoise reproduce sgd --dataset texas,cornell --seeds 2 --epochs 200"
     "  |  equipoise reproduce conservation --figure",
 )(reproduce.reproduce)
 app.command(epilog="Example:  equipoise status sgd adam")(status.status)
 app.command(
-    cls=OptionalFiles,
+    cls=OptionalFileCommand,
     epilog="Example:  equipoise report sgd --store equipoise.sqlite --out tables  |  equipoise report --html",
 )(report.report)
 app.add_typer(store.app, name="store")
@@ -62,15 +63,29 @@ app.command(epilog="Example:  equipoise bench --case cora-10 --case scaling --fi
 app.add_typer(data.app, name="data")
 
 
+class _StderrHandler(logging.Handler):
+    """Print log messages to the current ``sys.stderr``, which progress bars redirect."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), file=sys.stderr)
+
+
+def _show_log_messages() -> None:
+    """Show the library's INFO messages, such as that kernels are being compiled."""
+    handler = _StderrHandler()
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    logger = logging.getLogger("equipoise")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+
+
 def main() -> NoReturn:
-    """Run the command line; exits with 0 if it worked, 1 if it failed, 2 if what was asked for is impossible."""
+    """Run the command line and exit: 0 on success, 1 if the work failed, 2 for an impossible request."""
+    _show_log_messages()
     try:
         app()
     except EquipoiseError as error:
         typer.secho(f"error: {error}", fg=typer.colors.RED, err=True)
         sys.exit(2)
     sys.exit(0)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,9 +1,9 @@
-"""Every error that a user can cause: what is wrong, where, and what to do about it.
+"""Exceptions raised by equipoise.
 
-All of them derive from :class:`EquipoiseError`, so ``except EquipoiseError`` catches the family and nothing else:
+Every exception derives from :class:`EquipoiseError`. Its message states the problem, the location and a remedy:
 
-    >>> str(LawError("the law does not fit the model", where="conv1.att", remedy="discover the laws again"))
-    'the law does not fit the model\\n  where:  conv1.att\\n  remedy: discover the laws again'
+    >>> str(LawError("the law does not match the model", where="conv1.att", remedy="run discover again"))
+    'the law does not match the model\\n  where:  conv1.att\\n  remedy: run discover again'
 """
 
 from __future__ import annotations
@@ -13,7 +13,21 @@ from collections.abc import Iterable
 
 
 class EquipoiseError(Exception):
-    """Something cannot be done as asked; the message says what, where and the remedy."""
+    """Base class of all exceptions that equipoise raises on purpose.
+
+    Args:
+        what: The problem in one line.
+        where: The parameter, file, setting or layer concerned. Omitted from the message if empty.
+        remedy: What the caller can do about it. Omitted from the message if empty.
+
+    Example:
+        >>> import equipoise as eq
+        >>> try:
+        ...     eq.discover("not a model")
+        ... except eq.EquipoiseError as error:
+        ...     print(error.what)
+        expected a torch.nn.Module, got str
+    """
 
     def __init__(self, what: str, *, where: str = "", remedy: str = "") -> None:
         self.what, self.where, self.remedy = what, where, remedy
@@ -26,87 +40,87 @@ class EquipoiseError(Exception):
 
 
 class ModelError(EquipoiseError):
-    """The model itself cannot be worked on: not a module, nothing to train, not initialised, not copyable."""
+    """The model is not a module, has no trainable parameters, has lazy parameters, or cannot be copied."""
 
 
 class ArchitectureError(EquipoiseError):
-    """A layer or a network is asked for that cannot be built: widths, heads, options that do not go together."""
+    """A layer or network cannot be built from, or initialised with, the given widths, heads or options."""
 
 
 class ForwardError(EquipoiseError):
-    """The model does not run on the inputs it was given."""
+    """The model's forward pass fails on the given inputs."""
 
 
 class OutputError(EquipoiseError):
-    """The model's output is not one differentiable, finite tensor."""
+    """The model's output is not a single finite, differentiable tensor."""
 
 
 class GradientError(EquipoiseError):
-    """A gradient is asked for that no backward pass has left behind."""
+    """A parameter has no gradient because no backward pass has run."""
 
 
 class LawError(EquipoiseError):
-    """A law is not well formed, or does not belong to the model it is used on."""
+    """A law is malformed or does not match the model it is applied to."""
 
 
-class PartsError(EquipoiseError):
-    """A model cannot be initialised: a layer whose parts nobody has named, or layers that do not follow each other."""
+class InitializationError(EquipoiseError):
+    """A model cannot be initialised: a layer type is not registered, or consecutive widths do not match."""
 
 
 class BalanceError(EquipoiseError):
-    """A neuron cannot be balanced: one side is zero, or a number is not finite."""
+    """A neuron cannot be balanced: one side has norm zero, or a parameter is not finite."""
 
 
 class OptimizerError(EquipoiseError):
-    """An optimizer's state cannot follow a rescaling of the parameters."""
+    """The optimizer's state cannot be rescaled together with the parameters."""
 
 
 class TrainingError(EquipoiseError):
-    """A training run that cannot be started as asked."""
+    """Training, recording or a depth check got invalid arguments, or a recording file cannot be read or written."""
 
 
 class MeasurementError(EquipoiseError):
-    """A time or an amount of memory that could not be measured."""
+    """A running time or a memory footprint could not be measured."""
 
 
 class SpecError(EquipoiseError):
-    """A run, or a file of runs, is described wrongly; names the setting."""
+    """A run specification or an experiment file is invalid."""
 
 
-class TargetError(EquipoiseError):
-    """``package.module:factory`` on the command line does not lead to a model and its inputs."""
+class FactoryError(EquipoiseError):
+    """``package.module:factory`` does not resolve to a function that returns a model and its inputs."""
 
 
 class DataError(EquipoiseError):
-    """A data set cannot be had as asked."""
+    """A data set cannot be loaded."""
 
 
 class MissingDataError(DataError):
-    """Raw files are neither where they were looked for nor to be downloaded; lists them."""
+    """Raw files of a data set are neither on disk nor downloadable."""
 
 
 class ChecksumError(DataError):
-    """A raw file is not the one that was published: its SHA-256 differs."""
+    """The SHA-256 checksum of a raw file differs from the published one."""
 
 
 class UnsafePickleError(DataError):
-    """A pickle asks for something other than arrays, sparse matrices and dictionaries of lists."""
+    """A pickle references a type other than arrays, sparse matrices and dictionaries of lists."""
 
 
 class DataOptionError(DataError):
-    """An option that this data set does not have, or a value outside its range."""
+    """A data set does not support the given option or value."""
 
 
 class StoreError(EquipoiseError):
-    """A store of results cannot be used: not one, of a later version, locked, or a table that does not fit it."""
+    """A result store cannot be used: wrong format, newer schema version, locked, or an incompatible table."""
 
 
 class ClusterError(EquipoiseError):
-    """A cluster that is not there, or Ray is not."""
+    """The Ray cluster is unreachable, or Ray is not installed."""
 
 
 class ChoiceError(EquipoiseError):
-    """A name that is none of the known ones; lists them and suggests the nearest."""
+    """A name is not among the valid choices; the message lists them and suggests the closest match."""
 
     def __init__(self, kind: str, given: object, choices: Iterable[str]) -> None:
         known = list(choices)

@@ -21,7 +21,7 @@ def run(tmp_path, monkeypatch):
     return lambda *arguments: CliRunner().invoke(app, ["inspect", *arguments])
 
 
-def test_a_data_set_is_a_depth_check(run, tmp_path):
+def test_dataset_selects_a_depth_check(run, tmp_path):
     result = run("synthetic-citation", "--depth", "2,3", "--width", "8", "--steps", "2", "--figure", "depth.png")
     assert result.exit_code == 0
     assert "gatv2 of width 8 on synthetic-citation" in result.stdout
@@ -29,26 +29,26 @@ def test_a_data_set_is_a_depth_check(run, tmp_path):
     assert (tmp_path / "depth.png").stat().st_size > 1000
 
 
-def test_a_builder_of_ones_own_as_json(run):
+def test_depth_check_of_a_model_as_json(run):
     result = run("nets.py:build", "--dataset", "synthetic-citation", "--depth", "2", "--steps", "2", "--json")
-    cells = json.loads(result.stdout)["cells"]
-    assert [(cell["depth"], cell["scheme"], cell["steps"]) for cell in cells] == [(2, "default", 2), (2, "bal-o", 2)]
+    results = json.loads(result.stdout)["results"]
+    assert [(r["depth"], r["scheme"], r["steps"]) for r in results] == [(2, "default", 2), (2, "bal-o", 2)]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("syntetic",), "did you mean 'synthetic-citation'"),
-        (("synthetic-citation", "--depth", "2,x"), "--depth 2,x is no list of depths"),
+        (("synthetic-citation", "--depth", "2,x"), "--depth 2,x is not a list of depths"),
         (("synthetic-citation", "--depth", "2", "--kind", "gatv3"), "did you mean 'gatv2'"),
-        (("synthetic-citation", "--dataset", "cora"), "both name data"),
+        (("synthetic-citation", "--dataset", "cora"), "both name a data set"),
         (("synthetic-citation", "--init", "bal-oo"), "did you mean 'bal-o'"),
         (("synthetic-citation", "--plot", "c.png"), "use --figure"),
         (("nets.py:build", "--figure", "c.png"), "add --depth"),
         (("nets.py:bild", "--depth", "2"), "did you mean build"),
     ],
 )
-def test_mistakes_are_named(run, arguments, message):
+def test_errors_name_the_mistake(run, arguments, message):
     result = run(*arguments)
     assert isinstance(result.exception, EquipoiseError)
     assert message in str(result.exception)

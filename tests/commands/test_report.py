@@ -3,11 +3,11 @@ from typer.testing import CliRunner
 
 from equipoise.cli import app
 from equipoise.errors import EquipoiseError
-from equipoise.experiments.files import load
+from equipoise.experiments.parser import load_experiment
 from equipoise.experiments.store import Store
 from tests.real_data import require
 from tests.report.runs import COMPLETE as NUMBERS
-from tests.report.runs import SMALL, results, runs_of, small
+from tests.report.runs import SMALL, cell_results, make_results, small_experiment
 
 
 def run(*arguments):
@@ -16,18 +16,18 @@ def run(*arguments):
 
 @pytest.fixture
 def store(tmp_path):
-    """Two cells of the big table, run for 200 epochs, and a small table of one's own."""
+    """Two cells of a table of the paper, run for 200 epochs, and all runs of a small experiment."""
     path = tmp_path / "runs.sqlite"
-    cells = load("sgd").narrowed(dataset=["texas"], depth=[2], epochs=200).cells
-    own = small()
-    with Store(path) as kept:
-        kept.merge([result for cell in cells[:2] for result in runs_of(cell, [60, 61, 62])])
-        kept.merge(results(own, NUMBERS))
+    cells = load_experiment("sgd").subset(dataset=["texas"], depth=[2], epochs=200).cells
+    own_experiment = small_experiment()
+    with Store(path) as opened:
+        opened.merge([result for cell in cells[:2] for result in cell_results(cell, [60, 61, 62])])
+        opened.merge(make_results(own_experiment, NUMBERS))
     (tmp_path / "small.toml").write_text(SMALL)
     return path
 
 
-def test_prints_a_target_with_what_is_there(store):
+def test_prints_available_results(store):
     result = run("sgd", "--store", store)
     assert result.exit_code == 0
     assert "6 of 675 runs, 133 of 135 cells missing, of at most 200 epochs instead of 5000" in result.stdout
@@ -35,16 +35,16 @@ def test_prints_a_target_with_what_is_there(store):
     assert "**not enough runs**: At every L ≥ 10, Bal_O" in result.stdout
 
 
-def test_without_a_name_it_is_what_has_runs(store):
+def test_without_a_name_reports_experiments_with_runs(store):
     result = run("--store", store)
     assert [line.split(":")[0] for line in result.stdout.splitlines() if line.startswith("## ")] == ["## sgd"]
 
 
-def test_epochs_can_be_asked_for(store):
+def test_epochs_select_the_runs(store):
     assert "0 of 675 runs" in run("sgd", "--store", store, "--epochs", "300").stdout
 
 
-def test_ones_own_file(store):
+def test_own_experiment_file(store):
     result = run(store.with_name("small.toml"), "--store", store)
     assert "16 of 16 runs, no cell missing" in result.stdout
     assert "**holds**: At L ≥ 10, bal-o is better" in result.stdout
@@ -55,7 +55,7 @@ def test_writes_files(store, tmp_path):
     assert result.exit_code == 0
     names = {file.name for file in (tmp_path / "new" / "tables").iterdir()}
     suffixes = (".md", ".tex", ".csv", "-claims.csv")
-    assert names == {f"{target}{suffix}" for target in ("sgd", "gcn") for suffix in suffixes}
+    assert names == {f"{name}{suffix}" for name in ("sgd", "gcn") for suffix in suffixes}
     assert len((tmp_path / "new" / "tables" / "sgd.csv").read_text().splitlines()) == 1 + 135
 
 
@@ -64,8 +64,8 @@ def test_one_format(store):
     assert run("sgd", "--store", store, "--format", "latex").stdout.startswith("% \\usepackage{booktabs, longtable}")
 
 
-def test_data_sets_need_no_store(monkeypatch):
-    names = load("datasets").axes["dataset"]
+def test_datasets_need_no_store(monkeypatch):
+    names = load_experiment("datasets").axes["dataset"]
     monkeypatch.setenv("EQUIPOISE_DATA", str(require(*names)))
     result = run("datasets", "--store", "/no/such/store.sqlite")
     assert result.exit_code == 0
@@ -77,23 +77,23 @@ def test_data_sets_need_no_store(monkeypatch):
     [
         (("sdg",), "did you mean 'sgd'"),
         (("sgd", "--format", "html"), "unknown format 'html'"),
-        (("sgd", "gcn", "--format", "csv"), "do not fit in one CSV"),
+        (("sgd", "gcn", "--format", "csv"), "one CSV table"),
         (("sgd", "--out", "{store}/below/a/file"), "the report cannot be written"),
     ],
 )
-def test_mistakes_are_named(store, arguments, message):
+def test_errors_name_the_mistake(store, arguments, message):
     result = run(*(argument.format(store=store) for argument in arguments), "--store", store)
     assert isinstance(result.exception, EquipoiseError)
     assert message in str(result.exception)
 
 
-def test_a_store_that_is_not_there_is_not_made(tmp_path):
+def test_missing_store_is_not_created(tmp_path):
     result = run("sgd", "--store", tmp_path / "absent.sqlite")
-    assert "there is no store here" in str(result.exception)
+    assert "the store does not exist" in str(result.exception)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_store_without_a_run_of_the_paper(tmp_path):
+def test_store_without_runs_of_the_paper(tmp_path):
     with Store(tmp_path / "empty.sqlite"):
         pass
-    assert "no run of the paper" in str(run("--store", tmp_path / "empty.sqlite").exception)
+    assert "no runs of the paper" in str(run("--store", tmp_path / "empty.sqlite").exception)

@@ -3,10 +3,10 @@ from typer.testing import CliRunner
 
 from equipoise.cli import app
 from equipoise.errors import StoreError
-from equipoise.experiments.result import failed
+from equipoise.experiments.result import failed_result
 from equipoise.experiments.run import run
 from equipoise.experiments.store import Store
-from tests.experiments.workloads import SPECS, same
+from tests.experiments.workloads import SPECS, equal_results
 
 
 @pytest.fixture(autouse=True)
@@ -18,23 +18,23 @@ def store(*arguments):
     return CliRunner().invoke(app, ["store", *map(str, arguments)])
 
 
-def test_stores_of_two_machines_merge():
+def test_stores_merge():
     results = [run(one) for one in SPECS]
     with Store("here.sqlite") as here, Store("there.sqlite") as there:
-        here.merge([results[0], failed(SPECS[1], "no memory")])
+        here.merge([results[0], failed_result(SPECS[1], "no memory")])
         there.merge(results[1:])
     assert store("import", "there.sqlite", "--store", "here.sqlite").stdout == (
         "2 runs added, 0 already there, 1 failures replaced\n"
     )
     assert store("import", "there.sqlite", "--store", "here.sqlite").stdout == "0 runs added, 3 already there\n"
     with Store("here.sqlite") as here:
-        kept = here.results(curves=True)
-    assert all(same(kept[result.key], result) for result in results)
+        merged = here.results(curves=True)
+    assert all(equal_results(merged[result.key], result) for result in results)
 
 
-def test_out_and_in_again(tmp_path):
+def test_export_and_import_round_trip(tmp_path):
     with Store() as first:
-        first.merge([run(SPECS[0]), failed(SPECS[1], "no memory", "a\nb")])
+        first.merge([run(SPECS[0]), failed_result(SPECS[1], "no memory", "a\nb")])
     assert store("export", "results.csv").stdout == "2 runs in results.csv\n"
     assert store("import", "results.csv", "--store", "second.sqlite").stdout == "2 runs added, 0 already there\n"
     assert store("export", "again.csv", "--store", "second.sqlite").exit_code == 0
@@ -44,19 +44,19 @@ def test_out_and_in_again(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("export", "results.csv"), "there is no store here"),
-        (("export", "results.xlsx"), "a table is a .csv"),
+        (("export", "results.csv"), "the store does not exist"),
+        (("export", "results.xlsx"), "exported as .csv"),
         (("import", "none.csv"), "no such file"),
     ],
 )
-def test_mistakes_are_named(arguments, message, tmp_path):
+def test_errors_name_the_mistake(arguments, message, tmp_path):
     result = store(*arguments)
     assert isinstance(result.exception, StoreError)
     assert message in str(result.exception)
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_not_a_store_is_not_imported(tmp_path):
+def test_other_files_are_not_imported(tmp_path):
     (tmp_path / "text.sqlite").write_text("hello " * 100)
     result = store("import", "text.sqlite")
     assert isinstance(result.exception, StoreError)

@@ -23,7 +23,7 @@ def test_prints_a_summary():
     assert "epochs run" in result.stdout
 
 
-def test_json_has_the_curves_and_repeats_itself():
+def test_json_has_the_curves_and_is_reproducible():
     first, second = (json.loads(run("--epochs", "4", "--json", "--dropout", "0.2").stdout) for _ in range(2))
     assert len(first["loss"]) == first["epochs"] == 4
     assert first["loss"] == second["loss"]
@@ -37,13 +37,13 @@ def test_saves_the_best_model(tmp_path):
     Stack("gatv2", [500, 8, 8, 7]).load_state_dict(state)
 
 
-def test_biases_and_separate_weights_are_options(tmp_path):
+def test_bias_and_separate_weights(tmp_path):
     path = tmp_path / "model.pt"
     assert run("--epochs", "1", "--bias", "--no-share-weights", "--save", str(path)).exit_code == 0
     Stack("gatv2", [500, 8, 8, 7], bias=True, share_weights=False).load_state_dict(torch.load(path, weights_only=True))
 
 
-def test_a_diverged_run_exits_with_1():
+def test_diverged_run_exits_with_1():
     result = run("--epochs", "30", "--lr", "1e12")
     assert result.exit_code == 1
     assert "diverged: the loss is" in result.stdout
@@ -61,7 +61,7 @@ def test_a_diverged_run_exits_with_1():
         (("--width", "7"), "7 is odd"),
     ],
 )
-def test_mistakes_are_named_before_any_epoch(arguments, message):
+def test_errors_name_the_mistake(arguments, message):
     result = run("--epochs", "1", *arguments)
     assert isinstance(result.exception, EquipoiseError)
     assert message in str(result.exception)

@@ -1,4 +1,4 @@
-"""Real data where there is some, a server on this machine, and a cache that is empty at the start of each test."""
+"""Fixtures: the real data if available, an empty cache per test, and a local HTTP server."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.data.catalog import CATALOG, Entry, RawFile
+from equipoise.data.catalog import CATALOG, DatasetInfo, RawFile
 from tests.real_data import require
 
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:
-    return require(*(name for name, entry in CATALOG.items() if entry.files))
+    return require(*(name for name, info in CATALOG.items() if info.files))
 
 
 @pytest.fixture(autouse=True)
@@ -29,12 +29,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Server:
-    """Serves ``content`` by name, after its ``troubles``: "cut", "unavailable" or "wrong", one a request."""
+    """Serves ``content`` by name, after one fault per request: "cut", "unavailable" or "wrong"."""
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.content: dict[str, bytes] = {}
-        self.troubles: defaultdict[str, list[str]] = defaultdict(list)
+        self.faults: defaultdict[str, list[str]] = defaultdict(list)
         self.requests: list[str] = []
 
     def offer(self, path: str, content: bytes) -> RawFile:
@@ -42,9 +42,9 @@ class Server:
         self.content[name] = content
         return RawFile(path, hashlib.sha256(content).hexdigest(), f"{self.address}/{name}")
 
-    def offer_dataset(self) -> Entry:
+    def offer_dataset(self) -> DatasetInfo:
         files = (self.offer("tiny/one.bin", b"one" * 1000), self.offer("tiny/raw/two.bin", b"two" * 50_000))
-        return Entry("tiny", "Tiny", 1, 1, 1, 1, (1, 0, 0), files)
+        return DatasetInfo("tiny", "Tiny", 1, 1, 1, 1, (1, 0, 0), files)
 
 
 @pytest.fixture
@@ -53,20 +53,20 @@ def server() -> Iterator[Server]:
         def do_GET(self) -> None:
             name = self.path.lstrip("/")
             offered.requests.append(name)
-            trouble = offered.troubles[name].pop(0) if offered.troubles[name] else ""
+            fault = offered.faults[name].pop(0) if offered.faults[name] else ""
             content = offered.content[name]
-            if trouble == "unavailable":
+            if fault == "unavailable":
                 return self.send_error(503)
             self.send_response(200)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
-            if trouble == "wrong":
+            if fault == "wrong":
                 content = bytes(len(content))
-            self.wfile.write(content[: len(content) // 2] if trouble == "cut" else content)
+            self.wfile.write(content[: len(content) // 2] if fault == "cut" else content)
             return None
 
         def log_message(self, *args: object) -> None:
-            """Say nothing."""
+            """Do not log requests."""
 
     http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     offered = Server(f"http://127.0.0.1:{http.server_port}")

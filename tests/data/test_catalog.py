@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.data.catalog import CATALOG, catalog_entry
+from equipoise.data.catalog import CATALOG, dataset_info
 from equipoise.errors import ChoiceError
 
 # nodes, edges as used, features, classes, train/val/test
@@ -25,17 +25,17 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_sizes_are_the_published_ones(name: str) -> None:
-    entry = CATALOG[name]
-    assert (entry.nodes, entry.edges, entry.features, entry.classes, entry.split) == PUBLISHED[name]
+def test_sizes_equal_the_published_ones(name: str) -> None:
+    info = CATALOG[name]
+    assert (info.nodes, info.edges, info.features, info.classes, info.split) == PUBLISHED[name]
 
 
-def test_the_nine_and_the_synthetic_one() -> None:
+def test_catalogue_lists_nine_real_and_one_synthetic_data_set() -> None:
     assert list(CATALOG) == [*PUBLISHED, "synthetic-citation"]
 
 
-def test_every_file_has_a_checksum_and_an_address() -> None:
-    files = [file for entry in CATALOG.values() for file in entry.files]
+def test_every_file_has_a_checksum_and_a_url() -> None:
+    files = [file for info in CATALOG.values() for file in info.files]
     assert len(files) == len({file.path for file in files}) == len({file.sha256 for file in files}) == 30
     for file in files:
         assert re.fullmatch("[0-9a-f]{64}", file.sha256)
@@ -44,13 +44,13 @@ def test_every_file_has_a_checksum_and_an_address() -> None:
 
 
 @given(st.sampled_from(sorted(CATALOG)), st.randoms(use_true_random=False))
-def test_case_does_not_matter(name: str, random: Random) -> None:
+def test_lookup_ignores_case(name: str, random: Random) -> None:
     mixed = "".join(random.choice([letter.upper(), letter]) for letter in name)
-    assert catalog_entry(mixed).name == name
+    assert dataset_info(mixed).name == name
 
 
-def test_an_unknown_name_is_answered_with_the_nearest_and_with_all() -> None:
+def test_unknown_name_suggests_the_nearest_and_lists_all() -> None:
     with pytest.raises(ChoiceError, match="did you mean 'citeseer'") as caught:
-        catalog_entry("citseer")
+        dataset_info("citseer")
     assert "unknown data set 'citseer'" in str(caught.value)
     assert all(name in str(caught.value) for name in CATALOG)

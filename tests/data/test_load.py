@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch_geometric.utils import is_undirected
 
-from equipoise.data import load, planetoid
-from equipoise.data.catalog import CATALOG, Entry
-from equipoise.data.load import LOADERS, load_dataset
+from equipoise.data import load, readers
+from equipoise.data.catalog import CATALOG, DatasetInfo
+from equipoise.data.load import LOADERS, dataset_problems, load_dataset
 from equipoise.errors import ChecksumError, ChoiceError, DataOptionError
 
-NINE = [name for name, entry in CATALOG.items() if entry.files]
+REAL = [name for name, info in CATALOG.items() if info.files]
 MASKS = ("train_mask", "val_mask", "test_mask")
 
 
@@ -35,25 +35,25 @@ def test_every_data_set_has_a_loader() -> None:
     assert list(LOADERS) == list(CATALOG)
 
 
-@pytest.mark.parametrize("name", NINE)
-def test_the_published_counts_come_out(real_data: Path, name: str) -> None:
-    data, entry = load_dataset(name, real_data), CATALOG[name]
-    assert (data.num_nodes, data.num_edges, data.num_features) == (entry.nodes, entry.edges, entry.features)
-    assert data.y.unique().tolist() == list(range(entry.classes))
-    assert split(data) == entry.split
-    assert (data.name, data.classes) == (name, entry.classes)
+@pytest.mark.parametrize("name", REAL)
+def test_loaded_sizes_equal_the_published_ones(real_data: Path, name: str) -> None:
+    data, info = load_dataset(name, real_data), CATALOG[name]
+    assert (data.num_nodes, data.num_edges, data.num_features) == (info.nodes, info.edges, info.features)
+    assert data.y.unique().tolist() == list(range(info.classes))
+    assert split(data) == info.split
+    assert (data.name, data.classes) == (name, info.classes)
     assert data.x.dtype == torch.float
-    assert data.y.shape == (entry.nodes,)
-    assert all(data[mask].dtype == torch.bool and data[mask].shape == (entry.nodes,) for mask in MASKS)
+    assert data.y.shape == (info.nodes,)
+    assert all(data[mask].dtype == torch.bool and data[mask].shape == (info.nodes,) for mask in MASKS)
 
 
-def test_synthetic_citation_has_the_counts_of_the_catalog() -> None:
-    data, entry = load_dataset("Synthetic-Citation"), CATALOG["synthetic-citation"]
-    assert (data.num_nodes, data.num_edges, data.num_features) == (entry.nodes, entry.edges, entry.features)
-    assert (data.name, data.classes, split(data)) == (entry.name, entry.classes, entry.split)
+def test_synthetic_sizes_equal_the_catalogue() -> None:
+    data, info = load_dataset("Synthetic-Citation"), CATALOG["synthetic-citation"]
+    assert (data.num_nodes, data.num_edges, data.num_features) == (info.nodes, info.edges, info.features)
+    assert (data.name, data.classes, split(data)) == (info.name, info.classes, info.split)
 
 
-def test_a_users_folder_is_as_before(real_data: Path, tmp_path: Path, cache: Path) -> None:
+def test_user_folder_is_not_changed(real_data: Path, tmp_path: Path, cache: Path) -> None:
     own = tmp_path / "own"
     for name in ("Planetoid/Cora", "heterophilous"):
         shutil.copytree(real_data / name, own / name)
@@ -68,7 +68,7 @@ def test_a_users_folder_is_as_before(real_data: Path, tmp_path: Path, cache: Pat
         path.chmod(0o755)
 
 
-def test_a_file_with_another_checksum_is_not_unpickled(
+def test_file_with_wrong_checksum_is_not_unpickled(
     real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(real_data / "Planetoid" / "Cora", tmp_path / "Planetoid" / "Cora")
@@ -76,38 +76,36 @@ def test_a_file_with_another_checksum_is_not_unpickled(
     changed.chmod(0o644)
     changed.write_bytes(pickle.dumps({0: [1]}, protocol=4))
     unpickled = []
-    monkeypatch.setattr(planetoid, "unpickle", unpickled.append)
+    monkeypatch.setattr(readers, "unpickle", unpickled.append)
     with pytest.raises(ChecksumError, match=r"ind\.cora\.graph"):
         load_dataset("cora", tmp_path)
     assert unpickled == []
 
 
-def test_a_pickle_with_another_checksum_is_not_unpickled_made_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As above, without real data: every file is a good pickle, and all checksums but the last are right."""
+def test_synthetic_file_with_wrong_checksum_is_not_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As above without real data: every file is a valid pickle, and all checksums but the last are right."""
     content = pickle.dumps({0: [1]}, protocol=4)
-    right = hashlib.sha256(content).hexdigest()
-    files = [dataclasses.replace(file, sha256=right) for file in CATALOG["cora"].files[:-1]]
+    checksum = hashlib.sha256(content).hexdigest()
+    files = [dataclasses.replace(file, sha256=checksum) for file in CATALOG["cora"].files[:-1]]
     files.append(CATALOG["cora"].files[-1])
     for file in files:
         (tmp_path / file.path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file.path).write_bytes(content)
-    entry: Entry = dataclasses.replace(CATALOG["cora"], files=tuple(files))
-    monkeypatch.setattr(load, "catalog_entry", lambda _: entry)
+    info: DatasetInfo = dataclasses.replace(CATALOG["cora"], files=tuple(files))
+    monkeypatch.setattr(load, "dataset_info", lambda _: info)
     unpickled = []
-    monkeypatch.setattr(planetoid, "unpickle", unpickled.append)
+    monkeypatch.setattr(readers, "unpickle", unpickled.append)
     with pytest.raises(ChecksumError, match=r"ind\.cora\.test\.index"):
         load_dataset("cora", tmp_path)
     assert unpickled == []
 
 
-def test_isolated_nodes_of_citeseer_may_be_kept(real_data: Path) -> None:
+def test_keep_isolated_nodes_of_citeseer(real_data: Path) -> None:
     assert split(load_dataset("citeseer", real_data)) == (120, 494, 988)
     assert split(load_dataset("citeseer", real_data, keep_isolated=True)) == (120, 500, 1000)
 
 
-def test_edges_may_be_made_undirected(real_data: Path) -> None:
+def test_undirected_adds_reverse_edges(real_data: Path) -> None:
     stored, both = load_dataset("texas", real_data), load_dataset("texas", real_data, undirected=True)
     assert not is_undirected(stored.edge_index)
     pairs = {(a, b) for edge in stored.edge_index.t().tolist() for a, b in (edge, edge[::-1])}
@@ -115,19 +113,19 @@ def test_edges_may_be_made_undirected(real_data: Path) -> None:
     assert both.num_edges == len(pairs)
 
 
-def test_citation_graphs_are_undirected_already(real_data: Path) -> None:
+def test_citation_graphs_are_undirected(real_data: Path) -> None:
     one, other = load_dataset("cora", real_data), load_dataset("cora", real_data, undirected=True)
     assert is_undirected(one.edge_index)
     assert one.num_edges == other.num_edges
 
 
-def test_another_split_has_other_nodes_of_the_same_number(real_data: Path) -> None:
+def test_splits_have_equal_sizes_and_different_nodes(real_data: Path) -> None:
     one, other = load_dataset("cornell", real_data), load_dataset("cornell", real_data, split=0)
     assert not torch.equal(one.train_mask, other.train_mask)
     assert split(one) == split(other)
 
 
-def test_the_seed_is_the_synthetic_graphs() -> None:
+def test_seed_changes_the_synthetic_graph() -> None:
     assert not torch.equal(load_dataset("synthetic-citation").y, load_dataset("synthetic-citation", seed=1).y)
 
 
@@ -142,12 +140,54 @@ def test_the_seed_is_the_synthetic_graphs() -> None:
         ("synthetic-citation", {"split": 0}),
     ],
 )
-def test_an_option_that_makes_no_sense_is_an_error_before_anything_is_read(name: str, options: dict[str, Any]) -> None:
+def test_unsupported_option_raises_before_reading(name: str, options: dict[str, Any]) -> None:
     with pytest.raises(DataOptionError, match=f"has no option '{next(iter(options))}'") as caught:
         load_dataset(name, "/there/is/no/such/folder", **options)
     assert CATALOG[name].title in str(caught.value)
 
 
-def test_an_unknown_name_is_an_error() -> None:
+def test_unknown_name_raises() -> None:
     with pytest.raises(ChoiceError, match="did you mean 'cora'"):
         load_dataset("corra")
+
+
+def test_missing_and_changed_files_are_reported(server: Any, tmp_path: Path) -> None:
+    tiny = server.offer_dataset()
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "one.bin").write_bytes(b"changed")
+    assert dataset_problems(tiny, tmp_path) == ["tiny/raw/two.bin is missing", "tiny/one.bin: SHA-256 differs"]
+    assert server.requests == []
+
+
+def test_verification_does_not_change_the_cache(server: Any, cache: Path) -> None:
+    tiny = server.offer_dataset()
+    (cache / "tiny").mkdir(parents=True)
+    (cache / "tiny" / "one.bin").write_bytes(b"changed")
+    assert len(dataset_problems(tiny)) == 2
+    assert server.requests == []
+    assert (cache / "tiny" / "one.bin").read_bytes() == b"changed"
+
+
+@pytest.mark.parametrize("size", ["nodes", "edges", "features", "classes"])
+def test_wrong_size_is_reported(size: str) -> None:
+    info = CATALOG["synthetic-citation"]
+    wrong = dataclasses.replace(info, **{size: 1})
+    assert dataset_problems(wrong) == [f"{size}: {getattr(info, size)}, expected 1"]
+
+
+def test_wrong_split_is_reported() -> None:
+    wrong = dataclasses.replace(CATALOG["synthetic-citation"], split=(1, 2, 3))
+    assert dataset_problems(wrong) == ["split: (140, 500, 1000), expected (1, 2, 3)"]
+
+
+@pytest.mark.parametrize("name", CATALOG)
+def test_real_data_sets_have_no_problems(real_data: Path, name: str) -> None:
+    assert dataset_problems(CATALOG[name], real_data) == []
+
+
+def test_damaged_real_file_is_reported(real_data: Path, tmp_path: Path) -> None:
+    shutil.copytree(real_data / "heterophilous", tmp_path / "heterophilous")
+    path = tmp_path / "heterophilous" / "texas.npz"
+    path.chmod(0o644)
+    path.write_bytes(path.read_bytes()[:-1])
+    assert dataset_problems(CATALOG["texas"], tmp_path) == ["heterophilous/texas.npz: SHA-256 differs"]

@@ -19,7 +19,7 @@ from equipoise.errors import DataOptionError
 KEYS = ("x", "y", "edge_index", "train_mask", "val_mask", "test_mask")
 
 
-def test_the_graph_of_seed_zero_is_the_same_on_every_machine() -> None:
+def test_graph_of_seed_zero_is_equal_on_all_machines() -> None:
     data = synthetic_citation()
     digest = hashlib.sha256(b"".join(data[key].contiguous().numpy().tobytes() for key in KEYS))
     assert digest.hexdigest() == "467122519fed3ed36f10594ebb30da00973c540de031744ae5a3e746cdca783a"
@@ -45,7 +45,7 @@ def test_every_seed_gives_a_citation_graph(seed: int) -> None:
 
 @settings(max_examples=10, deadline=None)
 @given(st.integers(0, 2**63))
-def test_the_split_is_the_usual_one(seed: int) -> None:
+def test_split_has_the_usual_sizes(seed: int) -> None:
     data = synthetic_citation(seed)
     assert data.y[data.train_mask].bincount().tolist() == [20] * 7
     assert (int(data.val_mask.sum()), int(data.test_mask.sum())) == (500, 1000)
@@ -53,21 +53,21 @@ def test_the_split_is_the_usual_one(seed: int) -> None:
     assert int(uses.max()) == 1
 
 
-def test_another_seed_is_another_graph() -> None:
+def test_seeds_give_different_graphs() -> None:
     one, other = synthetic_citation(1), synthetic_citation(2)
     assert not torch.equal(one.y, other.y)
     assert not torch.equal(one.x, other.x)
     assert not torch.equal(one.edge_index, other.edge_index)
 
 
-def test_popular_papers_are_cited_far_more_than_others() -> None:
+def test_degrees_are_skewed() -> None:
     degree = synthetic_citation().edge_index[0].bincount()
     assert int(degree.max()) > 20
     assert int(degree.median()) <= 4
 
 
-def test_a_negative_seed_is_an_error() -> None:
-    with pytest.raises(DataOptionError, match="-1 is no seed"):
+def test_negative_seed_raises() -> None:
+    with pytest.raises(DataOptionError, match="-1 is not a valid seed"):
         synthetic_citation(-1)
 
 
@@ -84,10 +84,10 @@ class DefaultGAT(nn.Module):
         return last
 
 
-def accuracy_after_training(data: Data, layers: int, rate: float, epochs: int) -> float:
+def accuracy_after_training(data: Data, layers: int, lr: float, epochs: int) -> float:
     torch.manual_seed(0)
     model = DefaultGAT(data, layers)
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     for _ in range(epochs):
         optimizer.zero_grad()
         output = model(data.x, data.edge_index)
@@ -97,7 +97,7 @@ def accuracy_after_training(data: Data, layers: int, rate: float, epochs: int) -
     return float(correct[data.test_mask].float().mean())
 
 
-def test_depth_hurts_a_default_gat() -> None:
+def test_default_gat_fails_with_depth() -> None:
     data = synthetic_citation()
-    assert accuracy_after_training(data, layers=2, rate=0.1, epochs=200) > 0.65
-    assert accuracy_after_training(data, layers=10, rate=0.05, epochs=60) < 0.4
+    assert accuracy_after_training(data, layers=2, lr=0.1, epochs=200) > 0.65
+    assert accuracy_after_training(data, layers=10, lr=0.05, epochs=60) < 0.4

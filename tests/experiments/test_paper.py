@@ -1,11 +1,11 @@
-"""One test of each kind for every file of the paper: what it says about itself is true."""
+"""Consistency of the paper's experiment files: sizes, published numbers, provenance and claims."""
 
 from collections import Counter
 from math import prod
 
 import pytest
 
-from equipoise.experiments.files import load, targets
+from equipoise.experiments.parser import experiment_names, load_experiment
 
 TABLES = ("sgd", "variations-sgd", "variations-adam", "gat-v1", "lipschitz", "gcn", "datasets")
 FIGURES = (
@@ -14,49 +14,49 @@ FIGURES = (
 )
 
 
-def test_every_table_and_figure_is_there():
-    assert set(targets()) == {*TABLES, *FIGURES}
+def test_all_tables_and_figures_exist():
+    assert set(experiment_names()) == {*TABLES, *FIGURES}
 
 
-@pytest.mark.parametrize("name", targets())
-def test_the_grid_is_the_size_it_says(name):
-    experiment = load(name)  # which compares the runs with the number in the file
+@pytest.mark.parametrize("name", experiment_names())
+def test_grid_has_the_stated_size(name):
+    experiment = load_experiment(name)  # compares the number of runs with the one in the file
     assert len(experiment.cells) == prod(len(values) for values in experiment.axes.values())
-    assert len({cell.at for cell in experiment.cells}) == len(experiment.cells)
+    assert len({cell.coordinates for cell in experiment.cells}) == len(experiment.cells)
     keys = Counter(spec.key for cell in experiment.cells for spec in cell.specs)
-    assert max(keys.values(), default=1) == 1, "two cells of a table are the same run"
+    assert max(keys.values(), default=1) == 1, "two cells of a table share a run"
 
 
-@pytest.mark.parametrize("name", targets())
-def test_every_published_cell_belongs_to_the_grid(name):
-    experiment = load(name)
-    assert experiment.published.keys() <= {cell.at for cell in experiment.cells}
+@pytest.mark.parametrize("name", experiment_names())
+def test_published_cells_belong_to_the_grid(name):
+    experiment = load_experiment(name)
+    assert experiment.published.keys() <= {cell.coordinates for cell in experiment.cells}
     for numbers in experiment.published.values():
         if experiment.kind != "data":
             assert 0 < numbers["accuracy"] < 100
             assert numbers.get("ci", 0.0) >= 0
 
 
-@pytest.mark.parametrize("name", targets())
-def test_every_setting_says_where_it_comes_from(name):
-    experiment = load(name)
+@pytest.mark.parametrize("name", experiment_names())
+def test_every_setting_has_its_provenance(name):
+    experiment = load_experiment(name)
     runs = [spec.to_dict() for spec in experiment.specs]
-    plain = load("sgd").specs[0].to_dict()
-    told = {field for field in plain if any(run[field] != plain[field] for run in runs)}
-    told |= {axis for axis in experiment.axes if axis != "variant"}
-    assert told <= experiment.provenance.keys()
+    reference = load_experiment("sgd").specs[0].to_dict()
+    settings = {field for field in reference if any(run[field] != reference[field] for run in runs)}
+    settings |= {axis for axis in experiment.axes if axis != "variant"}
+    assert settings <= experiment.provenance.keys()
     assert all(text.split(":")[0].split()[0] in ("paper", "scripts", "ours") for text in experiment.provenance.values())
 
 
 @pytest.mark.parametrize("name", [*TABLES[:-1], *FIGURES])
-def test_what_is_claimed_can_be_decided(name):
-    experiment = load(name)
+def test_claims_have_comparisons(name):
+    experiment = load_experiment(name)
     for claim in experiment.claims:
         fixed = (*claim.better[0], *claim.wide)
-        assert list(experiment.places(claim.where, without=fixed)), claim.say
+        assert list(experiment.combinations(claim.where, without=fixed)), claim.say
 
 
-# Read off the paper's pages once more, cell by cell, where a slip would be easy: first, last, and odd ones out.
+# Transcribed from the paper a second time, where an error would be easy: first, last and unusual cells.
 CELLS = {
     "sgd": [
         ({"dataset": "citeseer", "init": "xav", "depth": 2}, 71.82, 2.73),
@@ -89,16 +89,23 @@ CELLS = {
 }
 
 
+def test_figures_have_a_drawing_and_tables_have_none():
+    assert {name: load_experiment(name).figure is not None for name in experiment_names()} == {
+        **dict.fromkeys(TABLES, False),
+        **dict.fromkeys(FIGURES, True),
+    }
+
+
 @pytest.mark.parametrize("name", CELLS)
 def test_published_numbers(name):
-    experiment = load(name)
-    for place, accuracy, ci in CELLS[name]:
-        numbers = experiment.published[experiment.at(place)]
-        assert (numbers["accuracy"], numbers.get("ci")) == (accuracy, ci), place
+    experiment = load_experiment(name)
+    for values, accuracy, ci in CELLS[name]:
+        numbers = experiment.published[experiment.coordinates(values)]
+        assert (numbers["accuracy"], numbers.get("ci")) == (accuracy, ci), values
 
 
-def test_how_many_numbers_are_published():
-    assert {name: len(load(name).published) for name in TABLES} == {
+def test_number_of_published_cells():
+    assert {name: len(load_experiment(name).published) for name in TABLES} == {
         "sgd": 120 + 6,  # Table 2, and Cora at two depths
         "variations-sgd": 36,
         "variations-adam": 36,
@@ -109,7 +116,7 @@ def test_how_many_numbers_are_published():
     }
 
 
-# Sums over the printed tables: no digit of any cell can change unnoticed.
+# Sums over the printed tables detect a changed digit in any cell.
 SUMS = {
     "sgd": (5562.59 + 412.10, 477.19 + 26.62),  # Table 2, and the first two rows of Table 3
     "variations-sgd": (2362.22, 147.56),
@@ -121,10 +128,10 @@ SUMS = {
 
 
 @pytest.mark.parametrize("name", SUMS)
-def test_sums_of_the_published_numbers(name):
-    cells = load(name).published.values()
-    found = [sum(cell.get(measure, 0.0) for cell in cells) for measure in ("accuracy", "ci")]
-    assert found == pytest.approx(SUMS[name], abs=1e-6)
+def test_sums_of_published_numbers(name):
+    cells = load_experiment(name).published.values()
+    sums = [sum(cell.get(measure, 0.0) for cell in cells) for measure in ("accuracy", "ci")]
+    assert sums == pytest.approx(SUMS[name], abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -134,13 +141,15 @@ def test_sums_of_the_published_numbers(name):
         *(("actor", 2, 0.05), ("texas", 10, 0.01), ("squirrel", 20, 0.005), ("wisconsin", 40, 0.0005)),
     ],
 )
-def test_rates_of_gradient_descent(dataset, depth, lr):
-    cells = load("sgd").narrowed(dataset=[dataset], depth=[depth]).specs
+def test_learning_rates_of_sgd(dataset, depth, lr):
+    cells = load_experiment("sgd").subset(dataset=[dataset], depth=[depth]).specs
     assert {spec.lr for spec in cells} == {lr}
     assert {(spec.width, spec.optimizer, spec.epochs) for spec in cells} == {(64, "sgd", 5000)}
 
 
-def test_equal_cells_of_two_tables_are_the_same_runs():
-    """The unvaried network of the variations is Cora's row of the big table: it is run once."""
-    shared = {spec.key for spec in load("sgd").specs} & {spec.key for spec in load("variations-sgd").specs}
+def test_equal_cells_of_two_tables_share_their_runs():
+    """The network without variation is Cora's row of the table \"sgd\", so its runs are executed once."""
+    shared = {spec.key for spec in load_experiment("sgd").specs} & {
+        spec.key for spec in load_experiment("variations-sgd").specs
+    }
     assert len(shared) == 2 * 3 * 5

@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 
 from equipoise.errors import ChoiceError, EquipoiseError, SpecError
-from equipoise.experiments.spec import DEFAULTS, RunSpec
+from equipoise.experiments.spec import BALANCED_SCHEMES, CHOICES, DEFAULTS, RunSpec
+from equipoise.init.schemes import SCHEMES
+from equipoise.nn.stack import ACTIVATIONS, KINDS, SKIPS
+from equipoise.training.loop import OPTIMIZERS
 
-PLAIN = {"dataset": "cora", "depth": 10, "lr": 0.05}
+REQUIRED = {"dataset": "cora", "depth": 10, "lr": 0.05}
 
-# Another valid value of every field.
-OTHERS = {
+# A valid value other than the default of every field.
+NON_DEFAULTS = {
     "dataset": "texas",
     "depth": 5,
     "lr": 0.1,
@@ -40,21 +43,21 @@ OTHERS = {
 
 
 def spec(**settings):
-    return RunSpec(**{**PLAIN, "init": "bal-o", **settings})
+    return RunSpec(**{**REQUIRED, "init": "bal-o", **settings})
 
 
-def test_the_key_is_pinned():
-    """A store of last year must be found again: neither the canonical form nor a default may ever change."""
-    assert RunSpec(**PLAIN).key == "43edb3407b59527b"
-    assert RunSpec(**OTHERS).key == "088606c3f6377e7c"
+def test_key_is_stable():
+    """Existing stores rely on the keys: neither the canonical form nor a default may ever change."""
+    assert RunSpec(**REQUIRED).key == "43edb3407b59527b"
+    assert RunSpec(**NON_DEFAULTS).key == "088606c3f6377e7c"
 
 
-def test_the_key_is_the_same_in_another_process():
+def test_key_is_equal_in_another_process():
     program = "from equipoise.experiments.spec import RunSpec; print(RunSpec(dataset='cora', depth=10, lr=0.05).key)"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program], env={"PYTHONHASHSEED": "7", **_environment()}, capture_output=True, check=True
     )
-    assert done.stdout.decode().strip() == RunSpec(**PLAIN).key
+    assert process.stdout.decode().strip() == RunSpec(**REQUIRED).key
 
 
 def _environment():
@@ -62,11 +65,11 @@ def _environment():
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(RunSpec)])
-def test_every_field_decides_the_key(name):
-    assert spec(**{name: OTHERS[name]}).key != spec().key
+def test_every_field_changes_the_key(name):
+    assert spec(**{name: NON_DEFAULTS[name]}).key != spec().key
 
 
-def test_defaults_are_left_out_of_the_key():
+def test_key_ignores_defaults():
     given = {name: value for name, value in DEFAULTS.items() if name != "init"}
     assert spec(**given).key == spec().key
 
@@ -82,16 +85,16 @@ def test_defaults_are_left_out_of_the_key():
         {"epochs": np.int32(5000)},
     ],
 )
-def test_numbers_and_names_written_otherwise_are_the_same_run(same):
+def test_equivalent_values_give_equal_specs(same):
     assert spec(**same) == spec()
     assert spec(**same).key == spec().key
 
 
-def test_goes_to_plain_data_and_back():
-    everything = RunSpec(**OTHERS)
-    assert everything.to_dict() == OTHERS
-    assert RunSpec.from_dict(everything.to_dict()) == everything
-    assert RunSpec.from_dict(PLAIN) == RunSpec(**PLAIN)
+def test_dict_round_trip():
+    full = RunSpec(**NON_DEFAULTS)
+    assert full.to_dict() == NON_DEFAULTS
+    assert RunSpec.from_dict(full.to_dict()) == full
+    assert RunSpec.from_dict(REQUIRED) == RunSpec(**REQUIRED)
 
 
 def test_is_hashable_and_replaceable():
@@ -122,20 +125,43 @@ def test_is_hashable_and_replaceable():
         ({"attention_dropout": -0.1}, "attention_dropout must be at least 0"),
         ({"weight_decay": -1}, "weight_decay must be 0 or more"),
         ({"bias": 1}, "bias must be true or false"),
-        ({"init": "xav", "beta": 2.0}, "xav balances nothing"),
+        ({"init": "xav", "beta": 2.0}, "xav is not a balanced scheme and takes no beta"),
     ],
 )
-def test_a_mistake_is_named_with_its_field(settings, message):
+def test_invalid_value_is_named_with_its_field(settings, message):
     with pytest.raises(EquipoiseError) as error:
         spec(**settings)
     assert message in str(error.value)
 
 
-def test_a_setting_that_does_not_exist_is_named():
+def test_unknown_setting_is_named():
     with pytest.raises(ChoiceError, match=r"unknown setting 'dpeth'\n.*did you mean 'depth'"):
-        RunSpec.from_dict({**PLAIN, "dpeth": 3})
+        RunSpec.from_dict({**REQUIRED, "dpeth": 3})
 
 
-def test_what_a_run_cannot_do_without_is_named():
+def test_missing_setting_is_named():
     with pytest.raises(SpecError, match="a run needs depth and lr"):
         RunSpec.from_dict({"dataset": "cora"})
+
+
+def test_choices_equal_the_registries():
+    assert CHOICES["init"] == tuple(SCHEMES)
+    assert CHOICES["kind"] == tuple(KINDS)
+    assert CHOICES["activation"] == tuple(ACTIVATIONS)
+    assert CHOICES["skip"] == tuple(SKIPS)
+    assert CHOICES["optimizer"] == tuple(OPTIMIZERS)
+    assert tuple(name for name, scheme in SCHEMES.items() if scheme.balanced) == BALANCED_SCHEMES
+
+
+LIGHT_MODULES = [
+    *(f"equipoise.experiments.{name}" for name in ("spec", "experiment", "parser", "store", "result", "lock")),
+    *(f"equipoise.experiments.{name}" for name in ("recording_plan", "results_csv", "callbacks", "cost")),
+    *("equipoise.data.catalog", "equipoise.data.files"),
+]
+
+
+def test_light_modules_do_not_import_torch():
+    heavy = ("torch", "torch_geometric", "numba", "pandas", "scipy")
+    program = f"import sys, {', '.join(LIGHT_MODULES)}; print([name for name in {heavy} if name in sys.modules])"
+    process = subprocess.run([sys.executable, "-c", program], env=_environment(), capture_output=True, check=True)
+    assert process.stdout.decode().strip() == "[]"

@@ -7,12 +7,11 @@ import pandas as pd
 import pytest
 
 from equipoise.errors import StoreError
-from equipoise.experiments.result import failed
+from equipoise.experiments.recording_plan import RecordingPlan
+from equipoise.experiments.result import failed_result
 from equipoise.experiments.run import run
-from equipoise.experiments.schema import APPLICATION_ID, MIGRATIONS, VERSION
-from equipoise.experiments.store import Merged, Store
-from equipoise.experiments.watch import Watch
-from tests.experiments.workloads import SPECS, same, spec
+from equipoise.experiments.store import APPLICATION_ID, MIGRATIONS, VERSION, MergeCount, Store
+from tests.experiments.workloads import SPECS, equal_results, spec
 
 
 @pytest.fixture(scope="module")
@@ -20,70 +19,86 @@ def results():
     return [run(one) for one in SPECS]
 
 
-def test_keeps_results_and_curves_to_the_bit(tmp_path, results):
+def query(path, statement):
+    connection = sqlite3.connect(path)
+    try:
+        return connection.execute(statement).fetchall()
+    finally:
+        connection.close()
+
+
+def dump(path):
+    connection = sqlite3.connect(path)
+    try:
+        return list(connection.iterdump())
+    finally:
+        connection.close()
+
+
+def test_stored_results_and_curves_are_bit_identical(tmp_path, results):
     with Store(tmp_path / "results.sqlite") as store:
         for result in results:
             store.put(result)
     with Store(tmp_path / "results.sqlite", create=False) as store:
-        kept = store.results(curves=True)
-        assert list(kept) == [result.key for result in results]
+        stored = store.results(curves=True)
+        assert list(stored) == [result.key for result in results]
         for result in results:
-            assert same(kept[result.key], result)
-            assert kept[result.key] == result
+            assert equal_results(stored[result.key], result)
+            assert stored[result.key] == result
         assert store.results([results[2].key]) == {results[2].key: results[2]}
         assert not store.results()[results[0].key].curves
         assert store.outcomes() == {result.key: "finished" for result in results}
 
 
-def test_one_result_a_run(tmp_path, results):
+def test_one_result_per_run(tmp_path, results):
     with Store(tmp_path / "results.sqlite") as store:
-        store.put(failed(results[0].spec, "no memory", "Traceback …"))
+        store.put(failed_result(results[0].spec, "out of memory", "Traceback …"))
         assert store.results()[results[0].key].traceback == "Traceback …"
         store.put(results[0])
-        assert same(store.results(curves=True)[results[0].key], results[0])
-        store.put(failed(results[0].spec, "no memory"))
+        assert equal_results(store.results(curves=True)[results[0].key], results[0])
+        store.put(failed_result(results[0].spec, "out of memory"))
         assert len(store.outcomes()) == 1
         assert not store.curves(results[0].key)
 
 
-def test_merging_keeps_what_is_there_and_replaces_failures(tmp_path, results):
+def test_merge_keeps_results_and_replaces_failures(tmp_path, results):
     first, second, third, _ = results
     with Store(tmp_path / "a.sqlite") as store:
         store.put(first)
-        store.put(failed(second.spec, "no memory"))
+        store.put(failed_result(second.spec, "out of memory"))
         other = replace(first, test_accuracy=0.123)
-        assert store.merge([other, second, third]) == Merged(added=1, replaced=1, known=1)
-        kept = store.results(curves=True)
-        assert all(same(kept[result.key], result) for result in (first, second, third))
-        before = list(store._connection.iterdump())
-        assert store.merge([other, failed(second.spec, "again"), third]) == Merged(known=3)
-        assert list(store._connection.iterdump()) == before
+        assert store.merge([other, second, third]) == MergeCount(added=1, replaced=1, known=1)
+        stored = store.results(curves=True)
+        assert all(equal_results(stored[result.key], result) for result in (first, second, third))
+        before = dump(store.path)
+        assert store.merge([other, failed_result(second.spec, "again"), third]) == MergeCount(known=3)
+        assert dump(store.path) == before
 
 
-def test_curves_come_after_the_numbers(tmp_path, results):
-    """A table brings numbers only; the store that it was made from brings the curves of the same run later."""
+def test_merge_adds_missing_curves(tmp_path, results):
+    """A CSV table has no curves; merging the store that it came from adds them."""
     with Store(tmp_path / "a.sqlite") as store:
         store.merge([replace(results[0], curves={})])
         store.merge([results[0]])
-        assert same(store.results(curves=True)[results[0].key], results[0])
+        assert equal_results(store.results(curves=True)[results[0].key], results[0])
         store.merge([replace(results[1], curves={})])
         store.merge([replace(results[1], test_accuracy=0.5)])
-        assert not store.curves(results[1].key), "those curves belong to another result"
+        assert not store.curves(results[1].key), "these curves belong to another result"
 
 
-def test_an_error_on_the_way_merges_nothing(tmp_path, results):
-    def broken():
+def test_merge_is_atomic(tmp_path, results):
+    def broken_results():
         yield results[0]
         raise ValueError
 
     with Store(tmp_path / "a.sqlite") as store:
         with pytest.raises(ValueError):  # noqa: PT011 - the one above
-            store.merge(broken())
+            store.merge(broken_results())
         assert not store.outcomes()
         store.put(results[0])
 
 
-def test_a_store_of_version_1_becomes_one_of_this_version(tmp_path):
+def test_migration_from_version_1(tmp_path):
     path = tmp_path / "old.sqlite"
     one = spec()
     with sqlite3.connect(path) as old:
@@ -101,28 +116,31 @@ def test_a_store_of_version_1_becomes_one_of_this_version(tmp_path):
         assert list(result.curves["loss"]) == [2, 1]
         assert (result.spec, result.test_accuracy, result.when) == (one, 0.5, "then")
         assert not store.running()
-        store.note_running(one.key)
+        store.mark_running(one.key)
         assert list(store.running()) == [one.key]
-        assert store._connection.execute("PRAGMA user_version").fetchone() == (VERSION,)
-        assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert query(path, "PRAGMA user_version") == [(VERSION,)]
+        assert query(path, "PRAGMA journal_mode") == [("wal",)]
 
 
-def test_readers_do_not_wait_for_a_writer(tmp_path, results):
+def test_readers_do_not_wait_for_writers(tmp_path, results):
     path = tmp_path / "results.sqlite"
-    with Store(path) as writer, Store(path, patience=0.1) as reader:
-        writer.put(results[0])
-        with writer._writing():
-            assert reader.outcomes() == {results[0].key: "finished"}
-            with pytest.raises(StoreError, match=r"locked(.|\n)*results.sqlite(.|\n)*remedy"):
-                reader.put(results[1])
-        reader.put(results[1])
+    with Store(path, timeout=0.1) as store:
+        store.put(results[0])
+        writer = sqlite3.connect(path, isolation_level=None)
+        writer.execute("BEGIN IMMEDIATE")
+        assert store.outcomes() == {results[0].key: "finished"}
+        with pytest.raises(StoreError, match=r"locked(.|\n)*results.sqlite(.|\n)*remedy"):
+            store.put(results[1])
+        writer.execute("ROLLBACK")
+        writer.close()
+        store.put(results[1])
 
 
-def test_says_why_a_file_is_no_store(tmp_path):
-    with pytest.raises(StoreError, match=r"there is no store here(.|\n)*none.sqlite"):
+def test_errors_explain_why_a_file_is_not_a_store(tmp_path):
+    with pytest.raises(StoreError, match=r"the store does not exist(.|\n)*none.sqlite"):
         Store(tmp_path / "none.sqlite", create=False)
     assert not (tmp_path / "none.sqlite").exists()
-    with pytest.raises(StoreError, match=r"cannot be opened(.|\n)*folder is there"):
+    with pytest.raises(StoreError, match=r"cannot be opened(.|\n)*folder exists"):
         Store(tmp_path / "no" / "folder.sqlite")
     text = tmp_path / "text.sqlite"
     text.write_text("a,b\n" * 1000)
@@ -147,51 +165,53 @@ def test_says_why_a_file_is_no_store(tmp_path):
 
 
 def test_curves_are_compressed(tmp_path):
-    flat = replace(failed(spec(), "flat"), curves={"loss": np.zeros(5000, dtype=np.float32)})
+    flat = replace(failed_result(spec(), "flat"), curves={"loss": np.zeros(5000, dtype=np.float32)})
     with Store(tmp_path / "a.sqlite") as store:
         store.put(flat)
-        ((size,),) = store._read("SELECT length(compressed) FROM curves")
+        ((size,),) = query(store.path, "SELECT length(compressed) FROM curves")
         assert size < 100
         assert np.array_equal(store.curves(flat.key)["loss"], flat.curves["loss"])
 
 
 @pytest.fixture(scope="module")
-def watched():
-    return run(SPECS[1], watch=Watch(2, ("gradient", "update")))
+def recorded():
+    return run(SPECS[1], recording_plan=RecordingPlan(2, ("gradient", "update")))
 
 
-def test_recordings_stay_with_their_result(tmp_path, watched):
+def test_recordings_belong_to_their_result(tmp_path, recorded):
     with Store(tmp_path / "a.sqlite") as store:
-        store.put(watched)
-        assert store.recorded() == {watched.key: Watch(2, ("gradient", "update"))}
-        assert store.results()[watched.key].recording is None
-        assert store.results(recordings=True)[watched.key].recording == watched.recording
-        pd.testing.assert_frame_equal(store.recording(watched.key).unpack().frame(), watched.recording.unpack().frame())
-        store.put(failed(watched.spec, "no memory"))
-        assert store.recording(watched.key) is None
-        assert not store.recorded()
+        store.put(recorded)
+        assert store.recording_plans() == {recorded.key: RecordingPlan(2, ("gradient", "update"))}
+        assert store.results()[recorded.key].recording is None
+        assert store.results(recordings=True)[recorded.key].recording == recorded.recording
+        pd.testing.assert_frame_equal(
+            store.recording(recorded.key).unpack().frame(), recorded.recording.unpack().frame()
+        )
+        store.put(failed_result(recorded.spec, "out of memory"))
+        assert store.recording(recorded.key) is None
+        assert not store.recording_plans()
 
 
-def test_recordings_are_merged(tmp_path, watched):
+def test_merge_adds_missing_recordings(tmp_path, recorded):
     with Store(tmp_path / "a.sqlite") as store:
-        store.merge([replace(watched, recording=None)])
-        store.merge([replace(watched, test_accuracy=0.123)])
-        assert not store.recorded(), "that recording belongs to another result"
-        store.merge([watched])
-        store.merge([watched])
-        assert store.recording(watched.key) == watched.recording
+        store.merge([replace(recorded, recording=None)])
+        store.merge([replace(recorded, test_accuracy=0.123)])
+        assert not store.recording_plans(), "this recording belongs to another result"
+        store.merge([recorded])
+        store.merge([recorded])
+        assert store.recording(recorded.key) == recorded.recording
 
 
-def test_a_store_of_version_2_takes_recordings(tmp_path, watched):
+def test_migration_from_version_2(tmp_path, recorded):
     path = tmp_path / "old.sqlite"
     Store(path).close()
-    with sqlite3.connect(path) as old:  # as version 2 left it
+    with sqlite3.connect(path) as old:  # restore the schema of version 2
         old.execute("DROP TABLE recordings")
         old.execute("PRAGMA user_version = 2")
         old.execute("INSERT INTO running VALUES ('a key', 'then')")
     old.close()
     with Store(path) as store:
         assert store.running() == {"a key": "then"}
-        store.put(watched)
-        assert list(store.recorded()) == [watched.key]
-        assert store._connection.execute("PRAGMA user_version").fetchone() == (VERSION,)
+        store.put(recorded)
+        assert list(store.recording_plans()) == [recorded.key]
+        assert query(path, "PRAGMA user_version") == [(VERSION,)]

@@ -1,4 +1,4 @@
-"""Small runs, and work that goes wrong; worker processes import this."""
+"""Small specs and run functions for tests of executors and sweeps; worker processes import this module."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from pathlib import Path
 
 import numpy as np
 
-from equipoise.experiments.executors import News, Work
+from equipoise.experiments.executors import Events, RunFunction
 from equipoise.experiments.result import Result
 from equipoise.experiments.run import run
 from equipoise.experiments.spec import RunSpec
 
 
 def spec(**settings) -> RunSpec:
-    """A run of a few milliseconds an epoch."""
+    """A run with epochs of a few milliseconds."""
     return RunSpec(**{"dataset": "synthetic-citation", "depth": 2, "width": 8, "lr": 0.1, "epochs": 6, **settings})
 
 
 SPECS = [spec(seed=seed, init=init) for seed in range(2) for init in ("xav", "bal-o")]
 
 
-def here(specs: Sequence[RunSpec], work: Work) -> News:
-    """The simplest executor: one run after the other, in this process."""
+def serial_executor(specs: Sequence[RunSpec], run_function: RunFunction) -> Events:
+    """The simplest executor: sequential runs in this process."""
     for one in specs:
         yield one
-        yield work(one)
+        yield run_function(one)
 
 
-def same(a: Result, b: Result) -> bool:
-    """Whether two results are equal in all but time, machine and recording, curves to the bit."""
-    other = ("seconds", "when", "machine", "curves", "recording")
-    names = [field.name for field in fields(Result) if field.name not in other]
+def equal_results(a: Result, b: Result) -> bool:
+    """Compare two results except for time, machine and recording; curves must be bit-identical."""
+    ignored = ("seconds", "when", "machine", "curves", "recording")
+    names = [field.name for field in fields(Result) if field.name not in ignored]
     return (
         all(getattr(a, name) == getattr(b, name) for name in names)
         and a.curves.keys() == b.curves.keys()
@@ -44,8 +44,8 @@ def same(a: Result, b: Result) -> bool:
 
 
 @dataclass(frozen=True)
-class Deadly:
-    """Work that kills its process on the run with this seed: each time, or so many times."""
+class KillingRun:
+    """Kills its process on the run with this seed, at most ``times`` times; leaves one file per kill."""
 
     folder: Path
     seed: int
@@ -59,14 +59,14 @@ class Deadly:
 
 
 @dataclass(frozen=True)
-class Counted:
-    """Work that leaves a file for each time that it is begun, and takes its time, however fast the machine is."""
+class CountingRun:
+    """Leaves one file per start of a run, and takes a minimum time on any machine."""
 
     folder: Path
-    work: Work
+    run_function: RunFunction
     seconds: float = 2.0
 
     def __call__(self, spec: RunSpec) -> Result:
         (self.folder / f"{spec.key}-{os.getpid()}").touch()
         time.sleep(self.seconds)
-        return self.work(spec)
+        return self.run_function(spec)

@@ -4,20 +4,20 @@ from torch import nn
 
 from equipoise.errors import EquipoiseError
 from equipoise.integrations import lightning as integration
-from equipoise.train.recorder import Recorder
+from equipoise.training.recorder import Recorder
 
 
 def mlp():
     return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
 
 
-def test_without_lightning_the_remedy_is_named(monkeypatch):
+def test_missing_lightning(monkeypatch):
     monkeypatch.setattr(integration, "Callback", object)
     with pytest.raises(EquipoiseError, match=r"Lightning is not installed(.|\n)*pip install"):
         integration.RecorderCallback(Recorder(mlp()))
 
 
-def test_records_every_step_of_a_trainer_and_leaves_it_as_it_was():
+def test_records_due_steps_of_a_trainer_and_removes_its_hooks():
     L = pytest.importorskip("lightning")
 
     class Module(L.LightningModule):
@@ -46,7 +46,7 @@ def test_records_every_step_of_a_trainer_and_leaves_it_as_it_was():
     )
     trainer.fit(module, torch.utils.data.DataLoader(torch.randn(4, 3), batch_size=2))
     frame = record.frame()
-    assert sorted(frame.epoch.unique()) == [1, 2, 4, 6]  # two batches an epoch
+    assert sorted(frame.epoch.unique()) == [1, 2, 4, 6]  # two batches per epoch
     updates = frame[frame.quantity == "update/size"]
     assert len(updates) == 8
     assert (updates.value > 0).all()

@@ -7,7 +7,7 @@ from torch import nn
 from equipoise.errors import EquipoiseError
 from equipoise.integrations.tensorboard import TensorBoard
 from equipoise.laws.discover import discover
-from equipoise.train.recorder import Recorder
+from equipoise.training.recorder import Recorder
 
 
 @pytest.fixture
@@ -16,9 +16,9 @@ def record():
     return Recorder(mlp, discover(mlp, torch.randn(5, 3)), every=2)
 
 
-def run(record, epochs):
+def training_loop(record, epochs):
     optimizer = torch.optim.SGD(record.model.parameters(), lr=0.1)
-    record.watch(optimizer)
+    record.attach(optimizer)
     for epoch in range(1, epochs + 1):
         optimizer.zero_grad()
         record.model(torch.randn(5, 3)).square().mean().backward()
@@ -26,18 +26,18 @@ def run(record, epochs):
         optimizer.step()
 
 
-def test_without_tensorboard_the_remedy_is_named(record, tmp_path, monkeypatch):
+def test_missing_tensorboard(record, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(EquipoiseError, match=r"TensorBoard is not installed(.|\n)*pip install"):
         TensorBoard(tmp_path, record)
 
 
-def test_charts_are_of_layers_and_there_are_few(record, tmp_path):
+def test_charts_are_per_layer_not_per_parameter(record, tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # noqa: PLC0415
 
     with TensorBoard(tmp_path / "run", record):
-        run(record, 4)
+        training_loop(record, 4)
     assert record.listeners == []
     events = EventAccumulator(str(tmp_path / "run"))
     events.Reload()

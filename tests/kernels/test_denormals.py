@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from equipoise.kernels.denormals import are_zero, denormals_as_zero
+from equipoise.kernels.denormals import flush_denormals, is_flushing_denormals
 
 
 @pytest.fixture
@@ -12,25 +12,25 @@ def two_threads():
     torch.set_num_threads(before)
 
 
-def products():
-    """So many of them that all threads have their part."""
+def denormal_products():
+    """Enough elements for torch to use all threads."""
     return torch.full((1_000_000,), 1e-30) * 1e-10
 
 
-def test_on_every_thread_and_only_for_a_while(two_threads):
-    assert products().count_nonzero() == 1_000_000
-    with denormals_as_zero():
-        assert products().count_nonzero() == 0
-    assert products().count_nonzero() == 1_000_000
+def test_flushes_on_every_thread_inside_the_context_only(two_threads):
+    assert denormal_products().count_nonzero() == 1_000_000
+    with flush_denormals():
+        assert denormal_products().count_nonzero() == 0
+    assert denormal_products().count_nonzero() == 1_000_000
 
 
-def test_left_as_it_was_after_an_error_and_where_it_was_on(two_threads):
-    with pytest.raises(ZeroDivisionError), denormals_as_zero():
+def test_restores_the_mode_after_an_error_and_when_nested(two_threads):
+    with pytest.raises(ZeroDivisionError), flush_denormals():
         1 / 0  # noqa: B018
-    assert not are_zero()
-    with denormals_as_zero():
-        with denormals_as_zero():
+    assert not is_flushing_denormals()
+    with flush_denormals():
+        with flush_denormals():
             pass
-        assert are_zero()
-        assert products().count_nonzero() == 0
-    assert not are_zero()
+        assert is_flushing_denormals()
+        assert denormal_products().count_nonzero() == 0
+    assert not is_flushing_denormals()

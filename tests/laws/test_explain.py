@@ -13,8 +13,7 @@ from tests.networks import CLASSES, FEATURES, Chain, gatv2, graph
 X = torch.randn(9, 5)
 
 
-def between(*modules: nn.Module) -> nn.Module:
-    """Something between two linear layers."""
+def between_linear_layers(*modules: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Linear(5, 8), *modules, nn.Linear(8, 3))
 
 
@@ -27,7 +26,7 @@ class Tied(nn.Module):
         return self.encoder(x).relu() @ self.encoder.weight
 
 
-class Functional(nn.Module):
+class FunctionalLayerNorm(nn.Module):
     def __init__(self):
         super().__init__()
         self.a, self.b = nn.Linear(5, 8), nn.Linear(8, 3)
@@ -36,7 +35,7 @@ class Functional(nn.Module):
         return self.b(F.layer_norm(self.a(x), (8,)).relu())
 
 
-class Squared(nn.Module):
+class SquaredReLU(nn.Module):
     def __init__(self):
         super().__init__()
         self.a, self.b = nn.Linear(5, 8), nn.Linear(8, 3)
@@ -45,8 +44,8 @@ class Squared(nn.Module):
         return self.b(self.a(x).relu() ** 2)
 
 
-class Mixed(nn.Module):
-    """Every neuron is mixed with its neighbour by something that nobody trains."""
+class MixedNeurons(nn.Module):
+    """Adds its neighbour to every neuron, without parameters."""
 
     def __init__(self):
         super().__init__()
@@ -58,29 +57,39 @@ class Mixed(nn.Module):
 
 
 CAUSES = {
-    "tanh": (between(nn.Tanh()), (X,), "tanh is not positively homogeneous", ("tanh",)),
-    "gelu": (between(nn.GELU()), (X,), "gelu is not positively homogeneous", ("gelu",)),
-    "layer norm as a function": (
-        Functional(),
+    "tanh": (between_linear_layers(nn.Tanh()), (X,), "tanh is not positively homogeneous", ("tanh",)),
+    "gelu": (between_linear_layers(nn.GELU()), (X,), "gelu is not positively homogeneous", ("gelu",)),
+    "functional layer norm": (
+        FunctionalLayerNorm(),
         (X,),
         "a normalisation (layer_norm)",
         ("layer_norm",),
     ),
-    "batch norm": (between(nn.BatchNorm1d(8), nn.ReLU()), (X,), "a normalisation (BatchNorm1d)", ("BatchNorm1d",)),
-    "layer norm": (between(nn.LayerNorm(8), nn.ReLU()), (X,), "a normalisation (LayerNorm)", ("LayerNorm",)),
-    "both": (
-        between(nn.Sigmoid(), nn.LayerNorm(8)),
+    "batch norm": (
+        between_linear_layers(nn.BatchNorm1d(8), nn.ReLU()),
+        (X,),
+        "a normalisation (BatchNorm1d)",
+        ("BatchNorm1d",),
+    ),
+    "layer norm": (
+        between_linear_layers(nn.LayerNorm(8), nn.ReLU()),
+        (X,),
+        "a normalisation (LayerNorm)",
+        ("LayerNorm",),
+    ),
+    "activation and norm": (
+        between_linear_layers(nn.Sigmoid(), nn.LayerNorm(8)),
         (X,),
         "sigmoid is not positively homogeneous, and a normalisation (LayerNorm)",
         ("LayerNorm", "sigmoid"),
     ),
-    "elu in a GAT": (
+    "ELU in a GAT": (
         Chain(pyg.GATv2Conv(FEATURES, 8), pyg.GATv2Conv(8, CLASSES), activation=F.elu),
         graph(),
         "elu is not positively homogeneous",
         ("elu",),
     ),
-    "a norm written with plain functions": (
+    "norm without a torch function": (
         pyg.GCN(FEATURES, 8, num_layers=2, out_channels=CLASSES, norm="pair_norm"),
         graph(),
         "a normalisation (PairNorm)",
@@ -92,15 +101,15 @@ CAUSES = {
         "an attention score quadratic in the features (mul)",
         (),
     ),
-    "squared relu": (Squared(), (X,), "pow is homogeneous of degree 2, not 1", ("pow",)),
+    "squared relu": (SquaredReLU(), (X,), "pow is homogeneous of degree 2, not 1", ("pow",)),
     "tied weights": (Tied(), (X,), "the weights are used 2 times", ()),
-    "mixed": (Mixed(), (X,), "the neurons are mixed before they are read", ()),
+    "mixed neurons": (MixedNeurons(), (X,), "the neurons are mixed before the next weights read them", ()),
 }
 
 
-@pytest.mark.parametrize("case", CAUSES)
-def test_names_the_cause(case):
-    model, inputs, cause, functions = CAUSES[case]
+@pytest.mark.parametrize("architecture", CAUSES)
+def test_cause_of_missing_law(architecture):
+    model, inputs, cause, functions = CAUSES[architecture]
     explanation = explain(model, *inputs)
     (missing,) = explanation.missing
     assert cause in missing.cause
@@ -110,21 +119,21 @@ def test_names_the_cause(case):
     assert cause.split(" (")[0].split(",")[0] in " ".join(str(explanation).split())
 
 
-def test_identity_skips_to_the_input_are_said():
+def test_identity_skips_to_the_input_are_reported():
     block = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
-    (stream,) = explain(block, torch.randn(3, 5, 8)).missing
-    assert "LayerNorm" in stream.cause
-    assert "identity skips tie the neurons to the network's" in stream.cause
+    (missing,) = explain(block, torch.randn(3, 5, 8)).missing
+    assert "LayerNorm" in missing.cause
+    assert "identity skips tie the neurons to the network's" in missing.cause
 
 
-def test_a_frozen_reader_is_said():
-    model = between(nn.ReLU())
+def test_frozen_parameters_are_reported():
+    model = between_linear_layers(nn.ReLU())
     model[2].requires_grad_(False)
     (missing,) = explain(model, X).missing
-    assert missing.cause == "what would balance them is frozen (2.weight, 2.bias)"
+    assert missing.cause == "the parameters that would balance them are frozen (2.weight, 2.bias)"
 
 
-def test_covered_networks_have_nothing_missing():
+def test_network_without_missing_laws():
     model = gatv2([FEATURES, 8, 8, CLASSES], share_weights=True, bias=False)
     explanation = explain(model, *graph())
     assert explanation.missing == ()
@@ -135,12 +144,12 @@ def test_covered_networks_have_nothing_missing():
     assert text.count("█") > 0
 
 
-def test_the_bar_is_empty_in_balance_and_full_at_the_extreme():
+def test_bar_is_empty_if_balanced_and_full_if_one_side_dominates():
     model = gatv2([FEATURES, 8, CLASSES], share_weights=True, bias=False)
     model.conv1.lin_l.weight.data.mul_(1e4)
-    (out_of_balance,) = explain(model, *graph()).balance
-    assert out_of_balance.bar == "█" * 24
-    assert out_of_balance.heavier == "incoming"
+    (unbalanced,) = explain(model, *graph()).balance
+    assert unbalanced.bar == "█" * 24
+    assert unbalanced.heavier == "incoming"
     rebalance_(explain(model, *graph()).laws)
     (balanced,) = explain(model, *graph()).balance
     assert balanced.bar == "░" * 24
@@ -148,31 +157,31 @@ def test_the_bar_is_empty_in_balance_and_full_at_the_extreme():
     assert balanced.worst < 1e-6
 
 
-def test_warns_of_what_is_broken():
-    class Unused(nn.Module):
+def test_warns_of_nan_parameters_and_missing_gradients():
+    class UnusedLayer(nn.Module):
         def __init__(self):
             super().__init__()
-            self.net, self.spare = between(nn.ReLU()), nn.Linear(2, 2)
+            self.net, self.unused = between_linear_layers(nn.ReLU()), nn.Linear(2, 2)
 
         def forward(self, x):
             return self.net(x)
 
-    model = Unused()
+    model = UnusedLayer()
     model.net[0].weight.data[0, 0] = float("nan")
     explanation = explain(model, X)
     assert len(explanation.laws) == 1
     assert "not finite (NaN or infinite): net.0.weight" in explanation.warnings
-    assert any("no gradient reaches: spare.weight, spare.bias" in warning for warning in explanation.warnings)
+    assert any("no gradient: unused.weight, unused.bias" in warning for warning in explanation.warnings)
 
 
-def test_a_lazy_model_is_explained_as_far_as_one_can():
+def test_lazy_parameters_give_a_warning():
     model = nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.Linear(8, 3))
     (warning,) = explain(model, X).warnings
-    assert "never initialised (lazy): 0.weight, 0.bias" in warning
+    assert "uninitialised lazy parameters: 0.weight, 0.bias" in warning
     assert "run the model once" in warning
 
 
-def test_carries_its_data_as_json():
-    data = json.loads(json.dumps(explain(between(nn.Tanh(), nn.Linear(8, 8), nn.ReLU()), X).to_dict()))
+def test_to_dict_is_json_serialisable():
+    data = json.loads(json.dumps(explain(between_linear_layers(nn.Tanh(), nn.Linear(8, 8), nn.ReLU()), X).to_dict()))
     assert data["laws"][0]["neurons"] == len(data["laws"][0]["imbalance"]) == 8
     assert data["missing"][0]["functions"] == ["tanh"]

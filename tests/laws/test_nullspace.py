@@ -2,86 +2,86 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.laws.nullspace import echelon, integer_null_vectors, pivots, shorten
+from equipoise.laws.nullspace import integer_null_vectors, pivot_columns, row_echelon, sparsify
 
 
 @st.composite
-def disjoint_laws(draw):
-    """A matrix with known laws: each law's columns sum to zero, with signs; some columns belong to none."""
+def matrix_with_laws(draw):
+    """A matrix with known laws of disjoint supports: signed sums of columns that vanish. Other columns have no law."""
     sizes = draw(st.lists(st.integers(2, 4), min_size=1, max_size=4))
-    spare = draw(st.integers(0, 3))
+    unrelated = draw(st.integers(0, 3))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 1000)))
     columns, laws = [], []
-    rows = 4 * (sum(sizes) + spare)
-    total = sum(sizes) + spare
+    rows = 4 * (sum(sizes) + unrelated)
+    total = sum(sizes) + unrelated
     for size in sizes:
         signs = [1, *draw(st.lists(st.sampled_from([1, -1]), min_size=size - 1, max_size=size - 1))]
-        free = torch.randn(rows, size - 1, generator=generator, dtype=torch.float64)
-        last = -signs[-1] * sum(sign * free[:, k] for k, sign in enumerate(signs[:-1]))
-        magnitude = 10.0 ** draw(st.integers(-6, 6))  # a law's terms share a size; different laws need not
+        independent = torch.randn(rows, size - 1, generator=generator, dtype=torch.float64)
+        dependent = -signs[-1] * sum(sign * independent[:, k] for k, sign in enumerate(signs[:-1]))
+        scale = 10.0 ** draw(st.integers(-6, 6))  # terms of one law have a common scale, different laws have not
         laws.append([0] * len(columns) + signs + [0] * (total - len(columns) - size))
-        columns += [magnitude * column for column in (*free.T, last)]
-    columns += list(torch.randn(spare, rows, generator=generator, dtype=torch.float64))
+        columns += [scale * column for column in (*independent.T, dependent)]
+    columns += list(torch.randn(unrelated, rows, generator=generator, dtype=torch.float64))
     return torch.stack(columns, dim=1), laws
 
 
-@given(disjoint_laws())
-def test_finds_every_law_and_nothing_else(case):
-    matrix, laws = case
+@given(matrix_with_laws())
+def test_finds_exactly_the_laws(matrix_and_laws):
+    matrix, laws = matrix_and_laws
     assert sorted(integer_null_vectors(matrix)) == sorted(laws)
 
 
-@given(disjoint_laws(), st.randoms(use_true_random=False))
-def test_the_order_of_columns_does_not_matter(case, random):
-    matrix, laws = case
+@given(matrix_with_laws(), st.randoms(use_true_random=False))
+def test_order_of_columns_is_irrelevant(matrix_and_laws, random):
+    matrix, laws = matrix_and_laws
     order = list(range(matrix.shape[1]))
     random.shuffle(order)
-    found = integer_null_vectors(matrix[:, order])
+    vectors = integer_null_vectors(matrix[:, order])
     expected = []
     for law in laws:
-        moved = [law[column] for column in order]
-        first = next(entry for entry in moved if entry)
-        expected.append([entry * first for entry in moved])
-    assert sorted(found) == sorted(expected)
+        permuted = [law[column] for column in order]
+        first = next(entry for entry in permuted if entry)
+        expected.append([entry * first for entry in permuted])
+    assert sorted(vectors) == sorted(expected)
 
 
-def test_a_column_of_rounding_error_takes_no_part():
+def test_column_of_rounding_errors_has_coefficient_zero():
     matrix = torch.randn(40, 3, dtype=torch.float64)
     matrix = torch.cat([matrix, matrix[:, :1], 1e-17 * torch.randn(40, 1, dtype=torch.float64)], dim=1)
     assert integer_null_vectors(matrix) == [[1, 0, 0, -1, 0]]
 
 
-def test_a_null_vector_with_other_entries_is_no_law():
+def test_null_vector_with_entry_two_is_not_a_law():
     matrix = torch.randn(40, 2, dtype=torch.float64)
     matrix = torch.cat([matrix, 2.0 * matrix[:, :1]], dim=1)
     assert integer_null_vectors(matrix) == []
 
 
-def test_almost_null_is_not_null():
+def test_almost_dependent_columns_are_independent():
     matrix = torch.randn(40, 2, dtype=torch.float64)
     matrix = torch.cat([matrix, matrix[:, :1] + 1e-6 * torch.randn(40, 1, dtype=torch.float64)], dim=1)
     assert integer_null_vectors(matrix) == []
 
 
-def test_overlapping_laws_come_out_short():
+def test_sparsify_separates_overlapping_laws():
     a, b = torch.randn(2, 40, dtype=torch.float64)
-    found = shorten(integer_null_vectors(torch.stack([a, a, a, b], dim=1)))
-    assert len(found) == 2
-    assert all(sum(map(abs, vector)) == 2 for vector in found)
+    vectors = sparsify(integer_null_vectors(torch.stack([a, a, a, b], dim=1)))
+    assert len(vectors) == 2
+    assert all(sum(map(abs, vector)) == 2 for vector in vectors)
 
 
-def test_shorten_keeps_the_first_columns_clear():
-    assert shorten([[0, 1, 1, -1]], known=[[1, 1, 1, 0]], first=1) == [[0, 1, 1, -1]]
-    assert shorten([[0, 1, 1, -1]], known=[[0, 1, 1, 0]], first=1) == [[0, 0, 0, -1]]
+def test_sparsify_keeps_boundary_columns_zero():
+    assert sparsify([[0, 1, 1, -1]], known=[[1, 1, 1, 0]], boundary=1) == [[0, 1, 1, -1]]
+    assert sparsify([[0, 1, 1, -1]], known=[[0, 1, 1, 0]], boundary=1) == [[0, 0, 0, -1]]
 
 
-def test_pivots_are_as_many_as_independent_vectors():
-    assert pivots([]) == set()
-    assert pivots([[1, -1, 0, 0], [0, 1, -1, 0], [1, 0, -1, 0]]) == {1, 2}
+def test_one_pivot_column_per_independent_vector():
+    assert pivot_columns([]) == set()
+    assert pivot_columns([[1, -1, 0, 0], [0, 1, -1, 0], [1, 0, -1, 0]]) == {1, 2}
 
 
-def test_echelon_spans_the_same_space():
+def test_row_echelon_spans_the_same_space():
     rows = torch.randn(3, 7, dtype=torch.float64)
-    reduced = echelon(rows)
+    reduced = row_echelon(rows)
     assert torch.linalg.matrix_rank(torch.cat([rows, reduced])) == 3
     torch.testing.assert_close(reduced[:, :3], torch.eye(3, dtype=torch.float64))

@@ -9,8 +9,8 @@ from tests.networks import CLASSES, FEATURES, gatv2, graph
 X = torch.randn(6, 5)
 
 
-def test_inputs_by_name_and_inside_pyg_data():
-    class OnData(nn.Module):
+def test_keyword_arguments_and_pyg_data():
+    class DataModel(nn.Module):
         def __init__(self):
             super().__init__()
             self.net = gatv2([FEATURES, 8, CLASSES])
@@ -20,38 +20,33 @@ def test_inputs_by_name_and_inside_pyg_data():
 
     x, edge_index = graph()
     data = Data(x=x.clone(), edge_index=edge_index)
-    assert len(discover(OnData(), data, scale=2.0)) == 1
+    assert len(discover(DataModel(), data, scale=2.0)) == 1
     assert data.x.dtype == torch.float32
     assert torch.equal(data.x, x)
 
 
-def test_sparse_features_are_taken_as_they_are():
+def test_sparse_inputs_are_supported():
     x, edge_index = graph()
     laws = discover(gatv2([FEATURES, 8, CLASSES]), x.relu().to_sparse_coo(), edge_index)
     assert [law.neurons for law in laws] == [8]
 
 
-def test_gates_keep_neighbours_apart_in_a_deep_network():
+def test_gates_prevent_oversmoothing_in_a_deep_network():
     model = gatv2([FEATURES, *[16] * 40, CLASSES], share_weights=True, bias=False)
     x, _ = graph()
-    everyone = torch.cartesian_prod(torch.arange(len(x)), torch.arange(len(x))).T
-    probe = Probe(model, (x, everyone), {}, None)
+    complete = torch.cartesian_prod(torch.arange(len(x)), torch.arange(len(x))).T
+    probe = Probe(model, (x, complete), {}, None)
     probe.randomize()
-    plain, gated = (_spread(_forward(probe, gates)) for gates in (False, True))
-    assert plain < 1e-6
+    ungated, gated = (relative_deviation(probe.forward(gated).detach()) for gated in (False, True))
+    assert ungated < 1e-6
     assert gated > 1e-2
 
 
-def _forward(probe, gated):
-    with torch.enable_grad():
-        return probe.forward(gated).detach()
-
-
-def _spread(output):
+def relative_deviation(output):
     return float((output - output.mean(0)).norm() / output.norm())
 
 
-def test_forward_repeats_itself_until_parameters_are_drawn_anew():
+def test_forward_is_deterministic_until_randomize():
     model = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5), nn.Linear(8, 3))
     probe = Probe(model, (X,), {}, None)
     probe.randomize()
@@ -61,7 +56,7 @@ def test_forward_repeats_itself_until_parameters_are_drawn_anew():
     assert not torch.equal(first, probe.forward())
 
 
-def test_a_positive_parameter_stays_positive():
+def test_positive_parameters_stay_positive():
     model = nn.Sequential(nn.Linear(5, 8), nn.LayerNorm(8))
     probe = Probe(model, (X,), {}, None)
     probe.randomize()

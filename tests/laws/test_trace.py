@@ -8,12 +8,12 @@ from tests.networks import CLASSES, FEATURES, gatv2, graph
 X = torch.randn(6, 5)
 
 
-def calls(model, *inputs):
-    return Probe(model, inputs, {}, None).examine()
+def trace_homogeneity(model, *inputs):
+    return Probe(model, inputs, {}, None).trace_homogeneity()
 
 
-def test_places_follow_execution_not_registration():
-    class Backwards(nn.Module):
+def test_first_reads_follow_execution_not_registration():
+    class ReverseRegistration(nn.Module):
         def __init__(self):
             super().__init__()
             self.second, self.first = nn.Linear(8, 3), nn.Linear(5, 8)
@@ -21,12 +21,12 @@ def test_places_follow_execution_not_registration():
         def forward(self, x):
             return self.second(self.first(x).relu())
 
-    places = Probe(Backwards(), (X,), {}, None).trace().places()
-    assert places["first.weight"] < places["second.weight"]
+    first_reads = Probe(ReverseRegistration(), (X,), {}, None).trace().first_reads()
+    assert first_reads["first.weight"] < first_reads["second.weight"]
 
 
 @pytest.mark.parametrize(
-    ("module", "degree", "spoils"),
+    ("module", "degree", "breaks_laws"),
     [
         (nn.ReLU(), 1, False),
         (nn.LeakyReLU(), 1, False),
@@ -40,21 +40,23 @@ def test_places_follow_execution_not_registration():
         (nn.Softmax(-1), None, True),
     ],
 )
-def test_how_a_function_takes_doubled_features(module, degree, spoils):
-    trace = calls(nn.Sequential(nn.Linear(5, 8), module, nn.Linear(8, 3)), X)
+def test_degree_of_homogeneity(module, degree, breaks_laws):
+    trace = trace_homogeneity(nn.Sequential(nn.Linear(5, 8), module, nn.Linear(8, 3)), X)
     (call,) = [call for call in trace.modules if call.function == type(module).__name__]
     assert call.degree == degree
-    assert call.spoils == spoils
+    assert call.breaks_laws == breaks_laws
     functions = [call for call in trace.calls if call.function != "linear"]
-    assert any(call.spoils for call in functions) == spoils
+    assert any(call.breaks_laws for call in functions) == breaks_laws
 
 
-def test_a_biased_layer_does_not_spoil():
-    assert not any(call.spoils for call in calls(nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 3)), X).calls)
+def test_bias_does_not_break_laws():
+    assert not any(
+        call.breaks_laws for call in trace_homogeneity(nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 3)), X).calls
+    )
 
 
-def test_squares_are_products_of_a_weight_with_itself():
-    class Squared(nn.Module):
+def test_squared_weights_are_those_of_both_factors():
+    class SquaredFeatures(nn.Module):
         def __init__(self):
             super().__init__()
             self.a, self.b, self.c = nn.Linear(5, 8), nn.Linear(5, 8), nn.Linear(8, 3)
@@ -63,11 +65,11 @@ def test_squares_are_products_of_a_weight_with_itself():
             a = self.a(x)
             return self.c(a * a + a * self.b(x))
 
-    squares = [call.squares for call in calls(Squared(), X).calls if call.squares]
-    assert squares == [frozenset({"a.weight"})]
+    squared = [call.squared_weights for call in trace_homogeneity(SquaredFeatures(), X).calls if call.squared_weights]
+    assert squared == [frozenset({"a.weight"})]
 
 
-def test_attention_is_no_square():
-    trace = calls(gatv2([FEATURES, 8, CLASSES]), *graph())
-    assert not any(call.squares for call in trace.calls)
-    assert trace.returned == {"conv2.lin_l.weight"}
+def test_attention_squares_no_weights():
+    trace = trace_homogeneity(gatv2([FEATURES, 8, CLASSES]), *graph())
+    assert not any(call.squared_weights for call in trace.calls)
+    assert trace.output_weights == {"conv2.lin_l.weight"}

@@ -17,24 +17,28 @@ from equipoise.nn.omega_gat import OmegaGATConv
 from tests import networks
 from tests.networks import neighbours, random_graph
 
-nodes = st.integers(1, 6)
+node_counts = st.integers(1, 6)
 flags = st.booleans()
 
 
 random_layer = partial(networks.random_layer, OmegaGATConv)
 
 
-def direct(conv: OmegaGATConv, x: Tensor, edge_index: Tensor) -> Tensor:
-    """(1−ω)⊙Z + ω⊙AZ, node by node, head by head."""
+def reference(conv: OmegaGATConv, x: Tensor, edge_index: Tensor) -> Tensor:
+    """(1−ω)⊙Z + ω⊙AZ, per node and head."""
     H, C = conv.heads, conv.out_channels
     Z, T = conv.lin_l(x).view(-1, H, C), conv.lin_r(x).view(-1, H, C)
     rows = []
     for i in range(len(x)):
         heads = []
         for k in range(H):
-            near = neighbours(edge_index, i, conv.add_self_loops)
-            e = [torch.exp(conv.att[0, k] @ F.leaky_relu(Z[j, k] + T[i, k], conv.negative_slope)) for j in near]
-            AZ = sum((e_j / sum(e) * Z[j, k] for e_j, j in zip(e, near, strict=True)), torch.zeros_like(Z[i, k]))
+            neighbourhood = neighbours(edge_index, i, conv.add_self_loops)
+            e = [
+                torch.exp(conv.att[0, k] @ F.leaky_relu(Z[j, k] + T[i, k], conv.negative_slope)) for j in neighbourhood
+            ]
+            AZ = sum(
+                (e_j / sum(e) * Z[j, k] for e_j, j in zip(e, neighbourhood, strict=True)), torch.zeros_like(Z[i, k])
+            )
             heads.append((1 - conv.omega[0, k]) * Z[i, k] + conv.omega[0, k] * AZ)
         rows.append(torch.cat(heads) if conv.concat else sum(heads) / H)
     out = torch.stack(rows)
@@ -45,7 +49,7 @@ def direct(conv: OmegaGATConv, x: Tensor, edge_index: Tensor) -> Tensor:
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 2**20),
-    count=nodes,
+    count=node_counts,
     edges=st.integers(0, 14),
     heads=st.integers(1, 4),
     concat=flags,
@@ -54,10 +58,10 @@ def direct(conv: OmegaGATConv, x: Tensor, edge_index: Tensor) -> Tensor:
     residual=flags,
     add_self_loops=flags,
 )
-def test_equals_the_direct_computation(seed: int, count: int, edges: int, **options: object) -> None:
+def test_equals_the_reference(seed: int, count: int, edges: int, **options: object) -> None:
     conv = random_layer(seed, **options)
     x, edge_index = random_graph(seed, count, edges)
-    torch.testing.assert_close(conv(x, edge_index), direct(conv, x, edge_index), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(conv(x, edge_index), reference(conv, x, edge_index), rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("heads", [1, 3])
@@ -78,7 +82,7 @@ def test_gradients(heads: int, concat: bool, share_weights: bool) -> None:
 @pytest.mark.parametrize("heads", [1, 4])
 @pytest.mark.parametrize("concat", [True, False])
 @pytest.mark.parametrize("share_weights", [True, False])
-def test_starts_as_gatv2(heads: int, concat: bool, share_weights: bool) -> None:
+def test_is_initialised_as_gatv2(heads: int, concat: bool, share_weights: bool) -> None:
     options = {"heads": heads, "concat": concat, "share_weights": share_weights, "residual": True}
     conv, stock = OmegaGATConv(3, 2, **options), GATv2Conv(3, 2, **options)
     keys = stock.load_state_dict(conv.state_dict(), strict=False)
@@ -90,7 +94,7 @@ def test_starts_as_gatv2(heads: int, concat: bool, share_weights: bool) -> None:
 
 
 @pytest.mark.parametrize("share_weights", [True, False])
-def test_is_linear_where_omega_is_zero(share_weights: bool) -> None:
+def test_is_linear_for_omega_zero(share_weights: bool) -> None:
     conv = random_layer(4, heads=3, share_weights=share_weights, bias=False)
     nn.init.zeros_(conv.omega)
     x, edge_index = random_graph(4, count=6, edges=12)
@@ -121,7 +125,7 @@ def test_reset_parameters() -> None:
     assert all(torch.equal(value, first[name]) for name, value in conv.state_dict().items())
 
 
-def test_call_is_that_of_gatv2() -> None:
+def test_signature_is_that_of_gatv2() -> None:
     conv = OmegaGATConv(3, 2, heads=2, edge_dim=1)
     x, edge_index = random_graph(7, count=5, edges=8)
     x, weights = x.float(), torch.rand(8, 1)
@@ -132,8 +136,8 @@ def test_call_is_that_of_gatv2() -> None:
     assert not torch.equal(conv(x, edge_index, 5 * weights), out)
 
 
-def test_two_kinds_of_nodes_are_refused() -> None:
-    with pytest.raises(ArchitectureError, match=r"one kind of node(.|\n)*in_channels=\(3, 4\)(.|\n)*GATv2Conv"):
+def test_bipartite_input_is_rejected() -> None:
+    with pytest.raises(ArchitectureError, match=r"bipartite input(.|\n)*in_channels=\(3, 4\)(.|\n)*GATv2Conv"):
         OmegaGATConv((3, 4), 2)
     x, edge_index = random_graph(8, count=4, edges=6)
     with pytest.raises(ForwardError, match=r"got a tuple(.|\n)*GATv2Conv"):

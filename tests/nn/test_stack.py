@@ -1,4 +1,4 @@
-"""Stacks: what they are made of, that they are PyG's, and what they refuse."""
+"""Stacks: structure, agreement with PyG, options and errors."""
 
 import itertools
 from typing import Any
@@ -11,30 +11,27 @@ from torch import Tensor, nn
 from torch_geometric.nn import GATConv, GATv2Conv, GCNConv
 
 from equipoise.errors import ArchitectureError, ChoiceError, EquipoiseError
-from equipoise.nn.gat import FusedGATConv
-from equipoise.nn.gatv2 import FusedGATv2Conv
-from equipoise.nn.gcn import FusedGCNConv
-from equipoise.nn.lipschitz import LipschitzGATConv
+from equipoise.nn.fused_convs import FusedGATConv, FusedGATv2Conv, FusedGCNConv, ResidualGCNConv
+from equipoise.nn.lipschitz_gat import LipschitzGATConv
 from equipoise.nn.omega_gat import OmegaGATConv
-from equipoise.nn.residual_gcn import ResidualGCNConv
 from equipoise.nn.stack import ACTIVATIONS, KINDS, SKIPS, Stack
 
 WIDTHS = [9, 6, 6, 3]
-BUILDS = [
+CONFIGS = [
     {"kind": kind, "heads": heads, "concat": concat, "skip": skip, "bias": bias}
     for kind, heads, concat, skip, bias in itertools.product(KINDS, (1, 4), (True, False), SKIPS, (True, False))
     if kind != "gcn" or heads == 1
 ]
 
-STOCK = [  # layers that PyG has, too; the others are compared with their relatives in tests of their own
-    build
-    for build in BUILDS
-    if build["kind"] in ("gatv2", "gat") or (build["kind"] == "gcn" and build["skip"] != "linear")
+STOCK_CONFIGS = [  # layers that PyG has; the others have tests of their own
+    config
+    for config in CONFIGS
+    if config["kind"] in ("gatv2", "gat") or (config["kind"] == "gcn" and config["skip"] != "linear")
 ]
 
 
-def name(build: dict[str, Any]) -> str:
-    return "-".join(map(str, build.values()))
+def config_id(config: dict[str, Any]) -> str:
+    return "-".join(map(str, config.values()))
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +40,12 @@ def graph() -> tuple[Tensor, Tensor]:
     return torch.randn(12, 9, generator=generator), torch.randint(12, (2, 40), generator=generator)
 
 
-def twin(conv: nn.Module, skip: str | None, bias: bool) -> nn.Module:
-    """PyG's own layer with the same parameters."""
+def stock_layer(conv: nn.Module, skip: str | None, bias: bool) -> nn.Module:
+    """PyG's layer with the same parameters."""
     if isinstance(conv, GCNConv):
         return GCNConv(conv.in_channels, conv.out_channels, bias=bias)
-    own, extra = (GATv2Conv, {"share_weights": True}) if isinstance(conv, GATv2Conv) else (GATConv, {})
-    return own(
+    conv_class, extra = (GATv2Conv, {"share_weights": True}) if isinstance(conv, GATv2Conv) else (GATConv, {})
+    return conv_class(
         conv.in_channels,
         conv.out_channels,
         heads=conv.heads,
@@ -59,30 +56,30 @@ def twin(conv: nn.Module, skip: str | None, bias: bool) -> nn.Module:
     )
 
 
-@pytest.mark.parametrize("build", BUILDS, ids=name)
-def test_shapes(build: dict[str, Any], graph: tuple[Tensor, Tensor]) -> None:
-    stack = Stack(widths=WIDTHS, **build)
+@pytest.mark.parametrize("config", CONFIGS, ids=config_id)
+def test_shapes(config: dict[str, Any], graph: tuple[Tensor, Tensor]) -> None:
+    stack = Stack(widths=WIDTHS, **config)
     out = stack(*graph)
     assert out.shape == (12, 3)
-    hidden = 6 * build["heads"] if build["concat"] else 6
+    hidden = 6 * config["heads"] if config["concat"] else 6
     assert [conv.in_channels for conv in stack.convs] == [9, hidden, hidden]
     assert [conv.out_channels for conv in stack.convs] == [6, 6, 3]
-    assert [getattr(conv, "heads", 1) for conv in stack.convs] == [build["heads"], build["heads"], 1]
+    assert [getattr(conv, "heads", 1) for conv in stack.convs] == [config["heads"], config["heads"], 1]
     names = {name.split(".")[2] for name, _ in stack.named_parameters()}
-    assert ("bias" in names) == build["bias"]
-    assert ("res" in names) == (build["skip"] == "linear")
+    assert ("bias" in names) == config["bias"]
+    assert ("res" in names) == (config["skip"] == "linear")
     out.sum().backward()
     assert all(parameter.grad is not None for parameter in stack.parameters())
 
 
-@pytest.mark.parametrize("build", STOCK, ids=name)
-def test_parameters_move_to_pyg_and_back(build: dict[str, Any], graph: tuple[Tensor, Tensor]) -> None:
-    stack, (_, edge_index) = Stack(widths=WIDTHS, **build), graph
+@pytest.mark.parametrize("config", STOCK_CONFIGS, ids=config_id)
+def test_parameters_move_to_pyg_and_back(config: dict[str, Any], graph: tuple[Tensor, Tensor]) -> None:
+    stack, (_, edge_index) = Stack(widths=WIDTHS, **config), graph
     for conv in stack.convs:
         if conv.bias is not None:
             nn.init.normal_(conv.bias)  # a bias of zero would hide a missing one
         x = torch.randn(12, conv.in_channels)
-        stock = twin(conv, build["skip"], build["bias"])
+        stock = stock_layer(conv, config["skip"], config["bias"])
         stock.load_state_dict(conv.state_dict())
         expected = stock(x, edge_index)
         torch.testing.assert_close(conv(x, edge_index), expected)
@@ -112,12 +109,12 @@ def test_is_what_one_would_write_by_hand(graph: tuple[Tensor, Tensor]) -> None:
         ("lipschitz-gat", LipschitzGATConv),
     ],
 )
-def test_kinds_by_name(kind: str, conv: type) -> None:
+def test_layer_class_of_each_kind(kind: str, conv: type) -> None:
     assert {type(layer) for layer in Stack(kind, WIDTHS).convs} == {conv}
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_activation_stands_between_layers_only(activation: str, graph: tuple[Tensor, Tensor]) -> None:
+def test_activation_between_layers_only(activation: str, graph: tuple[Tensor, Tensor]) -> None:
     functions = {
         "relu": F.relu,
         "leaky-relu": F.leaky_relu,
@@ -132,19 +129,19 @@ def test_activation_stands_between_layers_only(activation: str, graph: tuple[Ten
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_identity_skip_where_hidden_shapes_agree(kind: str, graph: tuple[Tensor, Tensor]) -> None:
+def test_identity_skip_between_equal_hidden_widths(kind: str, graph: tuple[Tensor, Tensor]) -> None:
     stack, (x, edge_index) = Stack(kind, [9, 9, 9, 4, 9], skip="identity"), graph
     c = stack.convs
-    h = c[0](x, edge_index).relu()  # from the input: no skip, though the shapes agree
+    h = c[0](x, edge_index).relu()  # no skip from the input, although the widths are equal
     h = h + c[1](h, edge_index).relu()
     h = c[2](h, edge_index).relu()
     torch.testing.assert_close(stack(x, edge_index), c[3](h, edge_index))
 
 
-def test_identity_skip_compares_what_the_layer_sees() -> None:
-    assert Stack("gatv2", [9, 8, 4, 4, 3], heads=2, skip="identity").carried == {2}
-    assert Stack("gatv2", [9, 6, 6, 3]).carried == frozenset()
-    assert Stack("gatv2", [9, 6, 3], skip="identity").carried == frozenset()
+def test_identity_skip_accounts_for_heads() -> None:
+    assert Stack("gatv2", [9, 8, 4, 4, 3], heads=2, skip="identity").identity_skips == {2}
+    assert Stack("gatv2", [9, 6, 6, 3]).identity_skips == frozenset()
+    assert Stack("gatv2", [9, 6, 3], skip="identity").identity_skips == frozenset()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -161,9 +158,9 @@ def test_sparse_features(kind: str, skip: str | None, sparse: Any, graph: tuple[
 @pytest.mark.parametrize("kind", KINDS)
 def test_options_reach_the_layers(kind: str, graph: tuple[Tensor, Tensor]) -> None:
     x, _ = graph
-    lonely = torch.empty(2, 0, dtype=torch.long)
-    assert bool(Stack(kind, WIDTHS)(x, lonely).any())
-    assert not bool(Stack(kind, WIDTHS, add_self_loops=False)(x, lonely).any())
+    no_edges = torch.empty(2, 0, dtype=torch.long)
+    assert bool(Stack(kind, WIDTHS)(x, no_edges).any())
+    assert not bool(Stack(kind, WIDTHS, add_self_loops=False)(x, no_edges).any())
     if kind != "gcn":
         assert {conv.negative_slope for conv in Stack(kind, WIDTHS, negative_slope=0.3).convs} == {0.3}
         assert {conv.dropout for conv in Stack(kind, WIDTHS, dropout=0.6).convs} == {0.6}
@@ -186,7 +183,7 @@ def test_dropout_in_training_only(kind: str, graph: tuple[Tensor, Tensor]) -> No
     assert torch.equal(stack.eval()(*graph), plain(*graph))
 
 
-def test_dropout_of_features_and_of_attention_are_two_things(graph: tuple[Tensor, Tensor]) -> None:
+def test_feature_dropout_and_attention_dropout_are_independent(graph: tuple[Tensor, Tensor]) -> None:
     features = Stack("gat", WIDTHS, dropout=0.5, attention_dropout=0.0)
     attention = Stack("gat", WIDTHS, attention_dropout=0.5)
     for stack, layer_drops in ((features, False), (attention, True)):
@@ -194,7 +191,7 @@ def test_dropout_of_features_and_of_attention_are_two_things(graph: tuple[Tensor
         first = stack.convs[0]
         assert torch.equal(first(*graph), first(*graph)) != layer_drops
     single = Stack("gat", [9, 3], dropout=0.5, attention_dropout=0.0)
-    assert torch.equal(single(*graph), single.eval()(*graph))  # the input is not dropped
+    assert torch.equal(single(*graph), single.eval()(*graph))  # dropout does not apply to the input
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "gcn"])
@@ -206,33 +203,33 @@ def test_heads_of_the_last_layer_are_averaged(kind: str, graph: tuple[Tensor, Te
     assert torch.allclose(averaged, stack(*graph).view(12, 5, 3).mean(dim=1), atol=1e-6)
 
 
-def test_input_dropout_is_of_what_the_first_layer_reads(graph: tuple[Tensor, Tensor]) -> None:
-    stack, seen = Stack("gcn", WIDTHS, input_dropout=0.5), []
+def test_input_dropout_applies_to_the_first_layer(graph: tuple[Tensor, Tensor]) -> None:
+    stack, inputs = Stack("gcn", WIDTHS, input_dropout=0.5), []
     for conv in stack.convs:
-        conv.register_forward_pre_hook(lambda conv, given: seen.append(given[0]))
+        conv.register_forward_pre_hook(lambda conv, given: inputs.append(given[0]))
     stack(*graph)
-    zeros = seen[0] == 0
+    zeros = inputs[0] == 0
     assert 0.2 < zeros.double().mean() < 0.8
-    assert torch.equal(seen[0][~zeros], 2 * graph[0][~zeros])
-    assert torch.equal(seen[1], stack.activation(stack.convs[0](seen[0], graph[1])))
+    assert torch.equal(inputs[0][~zeros], 2 * graph[0][~zeros])
+    assert torch.equal(inputs[1], stack.activation(stack.convs[0](inputs[0], graph[1])))
     stack.eval()(*graph)
-    assert torch.equal(seen[-3], graph[0])
+    assert torch.equal(inputs[-3], graph[0])
 
 
-def test_identity_skip_carries_features_whole(graph: tuple[Tensor, Tensor]) -> None:
-    stack, seen = Stack("gcn", WIDTHS, dropout=0.5, skip="identity"), []
+def test_identity_skip_is_not_dropped(graph: tuple[Tensor, Tensor]) -> None:
+    stack, inputs = Stack("gcn", WIDTHS, dropout=0.5, skip="identity"), []
     nn.init.zeros_(stack.convs[1].lin.weight)
-    stack.convs[2].register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    stack.convs[2].register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
     stack(*graph)
     h = stack.convs[0](*graph).relu()
-    kept = seen[0] != 0
-    assert 0.3 < float(kept.sum() / (h != 0).sum()) < 0.7
-    torch.testing.assert_close(seen[0][kept], 2 * h[kept])
+    nonzero = inputs[0] != 0
+    assert 0.3 < float(nonzero.sum() / (h != 0).sum()) < 0.7
+    torch.testing.assert_close(inputs[0][nonzero], 2 * h[nonzero])
 
 
-@pytest.mark.parametrize("build", BUILDS, ids=name)
-def test_reset_parameters(build: dict[str, Any]) -> None:
-    stack = Stack(widths=WIDTHS, **build)
+@pytest.mark.parametrize("config", CONFIGS, ids=config_id)
+def test_reset_parameters(config: dict[str, Any]) -> None:
+    stack = Stack(widths=WIDTHS, **config)
     with torch.no_grad():
         for parameter in stack.parameters():
             parameter.fill_(7.0)
@@ -253,7 +250,7 @@ def test_linear_skip_of_gcn() -> None:
     assert {type(conv) for conv in Stack("gcn", WIDTHS, skip="linear").convs} == {ResidualGCNConv}
 
 
-def test_widths_may_be_numpys(graph: tuple[Tensor, Tensor]) -> None:
+def test_numpy_widths(graph: tuple[Tensor, Tensor]) -> None:
     stack = Stack("gatv2", np.array([9, 4, 3]))
     assert stack.widths == (9, 4, 3)
     assert stack(*graph).shape == (12, 3)
@@ -261,10 +258,10 @@ def test_widths_may_be_numpys(graph: tuple[Tensor, Tensor]) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_repr(kind: str) -> None:
-    shown = repr(Stack(kind, [9, 6, 6, 6, 3], dropout=0.5, skip="identity", activation="elu"))
-    assert f"{kind!r}, [9, 6, 6, 6, 3], heads=1, concat=True, dropout=0.5, skip='identity'" in shown
-    assert "2 x " in shown  # layers that are alike share a line
-    assert "(activation): ELU(alpha=1.0)" in shown
+    text = repr(Stack(kind, [9, 6, 6, 6, 3], dropout=0.5, skip="identity", activation="elu"))
+    assert f"{kind!r}, [9, 6, 6, 6, 3], heads=1, concat=True, dropout=0.5, skip='identity'" in text
+    assert "2 x " in text  # torch groups equal layers in one line
+    assert "(activation): ELU(alpha=1.0)" in text
 
 
 @pytest.mark.parametrize(
@@ -285,11 +282,11 @@ def test_unknown_names(given: dict[str, Any], message: str) -> None:
     [
         ({"widths": [9]}, r"at least two widths, got 1(.|\n)*widths=\[9\](.|\n)*\[1433, 64, 7\]"),
         ({"widths": []}, r"at least two widths, got 0"),
-        ({"widths": [9, 0, 3]}, r"whole numbers(.|\n)*widths\[1\]=0"),
-        ({"widths": [-1, 4, 3]}, r"whole numbers(.|\n)*widths\[0\]=-1"),
-        ({"widths": [9, 6.0, 3]}, r"whole numbers(.|\n)*widths\[1\]=6.0"),
-        ({"heads": 0}, r"whole numbers(.|\n)*heads=0"),
-        ({"out_heads": 0}, r"whole numbers(.|\n)*out_heads=0"),
+        ({"widths": [9, 0, 3]}, r"positive integers(.|\n)*widths\[1\]=0"),
+        ({"widths": [-1, 4, 3]}, r"positive integers(.|\n)*widths\[0\]=-1"),
+        ({"widths": [9, 6.0, 3]}, r"positive integers(.|\n)*widths\[1\]=6.0"),
+        ({"heads": 0}, r"positive integers(.|\n)*heads=0"),
+        ({"out_heads": 0}, r"positive integers(.|\n)*out_heads=0"),
         ({"input_dropout": 1.0}, r"probability(.|\n)*where:  input_dropout=1.0"),
         ({"kind": "gcn", "out_heads": 2}, r"gcn has no attention(.|\n)*heads=2"),
         ({"dropout": 1.0}, r"probability(.|\n)*where:  dropout=1.0"),
@@ -302,7 +299,7 @@ def test_unknown_names(given: dict[str, Any], message: str) -> None:
         ({"kind": "lipschitz-gat", "share_weights": False}, r"lipschitz-gat has one weight matrix"),
     ],
 )
-def test_what_cannot_be_built(given: dict[str, Any], where: str) -> None:
+def test_invalid_options(given: dict[str, Any], where: str) -> None:
     with pytest.raises(ArchitectureError, match=where) as caught:
         Stack(**{"kind": "gatv2", "widths": WIDTHS, **given})
     assert isinstance(caught.value, EquipoiseError)

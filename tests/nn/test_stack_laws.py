@@ -1,4 +1,4 @@
-"""The laws of stacks, found from gradients alone: the table of the theory, row by row."""
+"""The laws of stacks, discovered from gradients: one test per row of the table of laws."""
 
 from math import prod
 from typing import Any
@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from equipoise.laws.discover import discover
+from equipoise.laws.discover import discover, verify
 from equipoise.laws.law import Law
 from equipoise.laws.slot import Slot
-from equipoise.laws.verify import verify
 from equipoise.nn.stack import Stack
 
 WIDTHS = [9, 6, 5, 3]
@@ -29,7 +28,7 @@ def sides(law: Law) -> tuple[set[str], set[str]]:
 
 @pytest.mark.parametrize("kind", ATTENTION)
 @pytest.mark.parametrize("skip", [None, "linear"])
-def test_one_law_for_every_hidden_layer(kind: str, skip: Any, graph: tuple[Tensor, Tensor]) -> None:
+def test_one_law_per_hidden_layer(kind: str, skip: Any, graph: tuple[Tensor, Tensor]) -> None:
     laws = discover(Stack(kind, WIDTHS, skip=skip), *graph)
     assert [law.neurons for law in laws] == [6, 5]
     matrices = ["lin_l" if kind in ("gatv2", "omega-gat") else "lin"] + (["res"] if skip else [])
@@ -61,7 +60,7 @@ def test_bias_is_incoming(graph: tuple[Tensor, Tensor]) -> None:
     assert sides(law) == ({"convs.0.lin.weight[i,:]", "convs.0.bias[i]"}, {"convs.1.lin.weight[:,i]"})
 
 
-def test_identity_skips_make_one_law_of_the_stream(graph: tuple[Tensor, Tensor]) -> None:
+def test_identity_skips_give_one_law_for_the_residual_stream(graph: tuple[Tensor, Tensor]) -> None:
     (law,) = discover(Stack("gatv2", [9, 6, 6, 6, 3], skip="identity"), *graph)
     assert law.neurons == 6
     rows = {f"convs.{layer}.lin_l.weight[i,:]" for layer in (0, 1, 2)}
@@ -73,7 +72,7 @@ def test_no_law_under_elu(graph: tuple[Tensor, Tensor]) -> None:
     assert discover(Stack("gatv2", WIDTHS, activation="elu"), *graph) == []
 
 
-def test_lipschitz_gat_has_laws_of_heads_not_of_neurons(graph: tuple[Tensor, Tensor]) -> None:
+def test_lipschitz_gat_has_laws_per_head(graph: tuple[Tensor, Tensor]) -> None:
     laws = [sides(law) for law in discover(Stack("lipschitz-gat", WIDTHS, heads=2), *graph)]
     assert laws == [
         ({"convs.0.lin.weight[6i+k,:]"}, {"convs.1.lin.weight[:,6i+k]"}),
@@ -84,7 +83,7 @@ def test_lipschitz_gat_has_laws_of_heads_not_of_neurons(graph: tuple[Tensor, Ten
     ]
 
 
-def whole(stack: Stack, name: str) -> Slot:
+def whole_tensor_slot(stack: Stack, name: str) -> Slot:
     shape = tuple(stack.get_parameter(name).shape)
     return Slot(stack, name, shape, 1, prod(shape))
 
@@ -92,7 +91,7 @@ def whole(stack: Stack, name: str) -> Slot:
 @pytest.mark.parametrize(("heads", "concat"), [(1, True), (3, False)])
 def test_lipschitz_gat_balances_whole_matrices(heads: int, concat: bool, graph: tuple[Tensor, Tensor]) -> None:
     stack = Stack("lipschitz-gat", WIDTHS, heads=heads, concat=concat)
-    W = [whole(stack, f"convs.{layer}.lin.weight") for layer in range(3)]
+    W = [whole_tensor_slot(stack, f"convs.{layer}.lin.weight") for layer in range(3)]
     assert max(verify(stack, [Law((W[0],), (W[1],)), Law((W[1],), (W[2],))], *graph)) < 1e-12
 
 

@@ -1,6 +1,6 @@
-"""A real browser for tests: Debian's chromium, driven through its chromedriver in the W3C's WebDriver protocol.
+"""A headless chromium for tests, driven through chromedriver with the W3C WebDriver protocol.
 
-The protocol is JSON over HTTP to this machine, so that the standard library is enough.
+The protocol is JSON over HTTP, so that the standard library suffices.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ FLAGS = (
 
 
 class Browser:
-    """One page in a browser."""
+    """A WebDriver session with one window."""
 
-    def __init__(self, address: str, profile: Path) -> None:
+    def __init__(self, driver_url: str, profile: Path) -> None:
         options = {"args": [*FLAGS, f"--user-data-dir={profile}"], "binary": shutil.which("chromium")}
-        wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
-        answer = _post(f"{address}/session", {"capabilities": {"alwaysMatch": wanted}})
-        self.session = f"{address}/session/{answer['sessionId']}"
+        capabilities = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
+        response = _post(f"{driver_url}/session", {"capabilities": {"alwaysMatch": capabilities}})
+        self.session = f"{driver_url}/session/{response['sessionId']}"
 
     def open(self, file: Path, width: int = 1200, height: int = 900, **media: str) -> None:
-        """Open a local file in a window of this size; ``prefers_color_scheme="dark"`` and the like by name."""
+        """Open a local file in a window of this size, with media features such as ``prefers_color_scheme="dark"``."""
         self._devtools(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
         )
@@ -42,26 +42,25 @@ class Browser:
         _post(f"{self.session}/url", {"url": file.resolve().as_uri()})
 
     def run(self, script: str, *arguments: Any) -> Any:
-        """What a script returns in the page."""
+        """Run a script in the page and return its result."""
         return _post(f"{self.session}/execute/sync", {"script": script, "args": arguments})
 
-    def complaints(self) -> list[str]:
-        """Everything that the console has shown since the last time: errors, what the policy blocked, warnings."""
+    def console_messages(self) -> list[str]:
+        """Console messages since the last call: errors, warnings, and what the policy blocked."""
         return [entry["message"] for entry in _post(f"{self.session}/se/log", {"type": "browser"})]
 
-    def picture(self, file: Path, whole: bool = False) -> Path:
-        """Take a picture of the window, or of the page from top to bottom."""
-        shot = self._devtools("Page.captureScreenshot", captureBeyondViewport=whole)
-        file.write_bytes(base64.b64decode(shot["data"]))
+    def screenshot(self, file: Path, full_page: bool = False) -> Path:
+        """Save a screenshot of the window, or of the full page."""
+        response = self._devtools("Page.captureScreenshot", captureBeyondViewport=full_page)
+        file.write_bytes(base64.b64decode(response["data"]))
         return file
 
-    def print(self, file: Path) -> Path:
-        """Print the page as a PDF."""
+    def print_pdf(self, file: Path) -> Path:
+        """Print the page to a PDF."""
         file.write_bytes(base64.b64decode(_post(f"{self.session}/print", {"background": True})))
         return file
 
     def close(self) -> None:
-        """Close the browser."""
         urllib.request.urlopen(urllib.request.Request(self.session, method="DELETE"), timeout=60)
 
     def _devtools(self, command: str, **parameters: Any) -> Any:
@@ -69,8 +68,8 @@ class Browser:
 
 
 @contextmanager
-def browser(folder: Path) -> Iterator[Browser]:
-    """A browser with an empty profile; skips the test, and says so, where none is installed."""
+def open_browser(folder: Path) -> Iterator[Browser]:
+    """A browser with an empty profile; skips the test if chromium or chromedriver is not installed."""
     if not (shutil.which("chromium") and shutil.which("chromedriver")):
         pytest.skip("needs a browser: apt install chromium chromium-driver")
     driver = subprocess.Popen(
@@ -78,17 +77,17 @@ def browser(folder: Path) -> Iterator[Browser]:
     )
     try:
         line = next(line for line in driver.stdout if "started successfully on port" in line)
-        opened = Browser(f"http://127.0.0.1:{line.split()[-1].rstrip('.')}", folder / "profile")
+        browser = Browser(f"http://127.0.0.1:{line.split()[-1].rstrip('.')}", folder / "profile")
         try:
-            yield opened
+            yield browser
         finally:
-            opened.close()
+            browser.close()
     finally:
         driver.terminate()
         driver.wait()
 
 
-def _post(address: str, body: dict[str, Any]) -> Any:
-    request = urllib.request.Request(address, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=120) as answer:
-        return json.load(answer)["value"]
+def _post(url: str, body: dict[str, Any]) -> Any:
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=120) as response:
+        return json.load(response)["value"]

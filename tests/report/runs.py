@@ -1,9 +1,9 @@
-"""Results made up for tests, in the store's own form."""
+"""A small experiment and made-up results of its runs."""
 
 from __future__ import annotations
 
 from equipoise.experiments.experiment import Cell, Experiment
-from equipoise.experiments.reading import parse
+from equipoise.experiments.parser import parse_experiment
 from equipoise.experiments.result import Result
 
 SMALL = """
@@ -48,26 +48,7 @@ better = { init = "bal-o" }
 worse = { init = "xav" }
 """
 
-
-def small() -> Experiment:
-    return parse(SMALL, "small", "small.toml")
-
-
-def runs_of(cell: Cell, accuracies: list[float], epochs: int = 100, outcome: str = "finished") -> list[Result]:
-    """One run for each accuracy (in percent)."""
-    return [
-        Result(spec=spec, outcome=outcome, test_accuracy=accuracy / 100, val_accuracy=0.5, best_epoch=epochs)
-        for spec, accuracy in zip(cell.specs, accuracies, strict=False)
-    ]
-
-
-def results(experiment: Experiment, numbers: dict[tuple, tuple[list[float], int]]) -> list[Result]:
-    """Place → accuracies and epochs to the best model."""
-    cells = {cell.at: cell for cell in experiment.cells}
-    return [run for at, (accuracies, epochs) in numbers.items() for run in runs_of(cells[at], accuracies, epochs)]
-
-
-COMPLETE = {
+COMPLETE = {  # coordinates → accuracies in percent, epochs to the best model
     ("cora", 2, "xav"): ([70, 72], 300),
     ("cora", 2, "bal-o"): ([74, 76], 200),
     ("cora", 10, "xav"): ([20, 30], 300),
@@ -77,3 +58,21 @@ COMPLETE = {
     ("texas", 10, "xav"): ([50, 52], 100),
     ("texas", 10, "bal-o"): ([57, 59], 200),
 }
+
+
+def small_experiment() -> Experiment:
+    return parse_experiment(SMALL, "small", "small.toml")
+
+
+def cell_results(cell: Cell, accuracies: list[float], epochs: int = 100, outcome: str = "finished") -> list[Result]:
+    """One result per accuracy (in percent), for the first runs of a cell."""
+    return [
+        Result(spec=spec, outcome=outcome, test_accuracy=accuracy / 100, val_accuracy=0.5, best_epoch=epochs)
+        for spec, accuracy in zip(cell.specs, accuracies, strict=False)
+    ]
+
+
+def make_results(experiment: Experiment, numbers: dict[tuple, tuple[list[float], int]]) -> list[Result]:
+    """Results from a mapping like ``COMPLETE``."""
+    cells = {cell.coordinates: cell for cell in experiment.cells}
+    return [result for at, (values, epochs) in numbers.items() for result in cell_results(cells[at], values, epochs)]

@@ -1,47 +1,141 @@
-import numpy as np
+from dataclasses import replace
+
 import pytest
-import torch
-from torch import nn
 
-from equipoise.errors import EquipoiseError
-from equipoise.laws.discover import discover
-from equipoise.report.figures import draw_imbalance, gather_imbalance, save_figure
+from equipoise.errors import SpecError
+from equipoise.experiments.parser import experiment_names, load_experiment, parse_experiment
+from equipoise.experiments.result import failed_result
+from equipoise.experiments.store import Store
+from equipoise.report.figures import FIGURES, check_figure, draw_figure, has_figure
+from equipoise.report.frames import frame_loader, layer_table
+from tests.report.recordings import DYNAMICS, run_experiments, shrink_experiment
+from tests.report.runs import COMPLETE, SMALL, cell_results, make_results
 
-
-@pytest.fixture
-def laws():
-    model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 7), nn.ReLU(), nn.Linear(7, 3))
-    return discover(model, torch.randn(6, 5))
-
-
-def test_numbers_come_first(laws):
-    panel = gather_imbalance(laws, "a title")
-    assert panel.labels == ("0.weight", "2.weight")
-    np.testing.assert_allclose(panel.values[0], laws[0].imbalance().numpy())
+ACCURACY = ("cora-widths", "adam", "inits", "omega-gat")
 
 
-def test_every_neuron_is_drawn_once(laws):
-    panel = gather_imbalance(laws, "a title")
-    figure = draw_imbalance([panel, panel])
-    for ax in figure.axes:
-        drawn = np.concatenate(
-            [points.get_offsets()[:, 1] for points in ax.collections if hasattr(points, "get_sizes")]
-        )
-        np.testing.assert_allclose(np.sort(drawn), np.sort(np.concatenate(panel.values)))
-        assert ax.get_title() == "a title"
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    with Store(tmp_path_factory.mktemp("figures") / "runs.sqlite") as opened:
+        run_experiments(opened, *map(shrink_experiment, DYNAMICS))
+        yield opened
 
 
-@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
-def test_saves_what_the_ending_says(laws, tmp_path, ending):
-    path = save_figure(draw_imbalance([gather_imbalance(laws, "")]), tmp_path / "new" / f"c.{ending}")
-    starts = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
-    assert path.read_bytes().startswith(starts[ending])
+def draw_without_recordings(experiment, results):
+    return draw_figure(experiment, {result.key: result for result in results}, lambda key: None)
 
 
-def test_what_cannot_be_written_is_an_error(laws, tmp_path):
-    figure = draw_imbalance([gather_imbalance(laws, "")])
-    with pytest.raises(EquipoiseError, match=r"cannot be written(.|\n)*name a .png"):
-        save_figure(figure, tmp_path / "c.nonsense")
-    (tmp_path / "file").write_text("")
-    with pytest.raises(EquipoiseError, match="cannot be written"):
-        save_figure(figure, tmp_path / "file" / "c.png")
+def caption_of(figure):
+    return " ".join(figure.get_supxlabel().split())
+
+
+def test_every_figure_of_the_paper_is_registered():
+    figures = {name: load_experiment(name) for name in experiment_names() if load_experiment(name).kind == "figure"}
+    assert set(figures) == {*DYNAMICS, *ACCURACY}
+    assert {experiment.figure for experiment in figures.values()} == set(FIGURES)
+
+
+@pytest.mark.parametrize("name", DYNAMICS)
+def test_dynamics_from_the_store(store, name):
+    experiment = shrink_experiment(name)
+    figure = draw_figure(experiment, store.results(), frame_loader(store))
+    caption = caption_of(figure)
+    assert "data set synthetic-citation" in caption
+    assert "at most 3 epochs" in caption
+    assert f"runs {len(experiment.cells)} of {len(experiment.cells)}" in caption
+    assert "missing" not in caption
+    assert any(ax.lines or ax.patches for ax in figure.axes)
+
+
+def test_each_panel_shows_its_own_run(store):
+    experiment = shrink_experiment("dynamics-10")
+    figure = draw_figure(experiment, store.results(), frame_loader(store))
+    for ax, cell in zip(figure.axes[1:3], experiment.cells, strict=True):
+        table = layer_table(frame_loader(store)(cell.specs[0].key), "gradient/features")
+        assert [line.get_ydata().tolist() for line in ax.get_lines()] == table.T.to_numpy().tolist()
+
+
+def test_conservation_panels_are_titled_by_optimizer_and_scheme(store):
+    figure = draw_figure(shrink_experiment("conservation"), store.results(), frame_loader(store))
+    titles = [ax.get_title() for ax in figure.axes if ax.get_title()]
+    assert titles == [r"$\delta$ with GD", r"$\delta$ with Adam", "$c$ with Xav.", "$c$ with LLortho+Bal"]
+
+
+@pytest.mark.parametrize(("name", "threshold"), [("dynamics-5", "0.05"), ("dynamics-10", "0.5")])
+def test_threshold_of_change_depends_on_depth(store, name, threshold):
+    figure = draw_figure(shrink_experiment(name), store.results(), frame_loader(store))
+    assert figure.axes[0].get_title().endswith(f"> {threshold}")
+
+
+def test_missing_runs_are_listed_in_the_caption(store):
+    experiment = shrink_experiment("zero-change")
+    results = store.results()
+    missing, failed = experiment.cells[1], experiment.cells[6]
+    del results[missing.specs[0].key]
+    results[failed.specs[0].key] = failed_result(failed.specs[0], "no memory")
+    caption = caption_of(draw_figure(experiment, results, frame_loader(store)))
+    assert "runs 10 of 12" in caption
+    assert "missing L=5 xav-z; L=10 bal-x" in caption
+
+
+def test_without_recordings_the_error_names_the_command(store):
+    experiment = shrink_experiment("zero-change")
+    message = r"no run of zero-change in the store has a recording(.|\n)*equipoise reproduce zero-change --figure"
+    with pytest.raises(SpecError, match=message):
+        draw_figure(experiment, {}, frame_loader(store))
+    with pytest.raises(SpecError, match=message):
+        draw_figure(experiment, store.results(), lambda key: None)
+
+
+@pytest.mark.parametrize(("name", "panels"), [*zip(ACCURACY, (4, 3, 1, 1), strict=True)])
+def test_accuracy_against_depth(name, panels):
+    experiment = load_experiment(name)
+    results = [result for cell in experiment.cells[1:] for result in cell_results(cell, [50, 60, 70])]
+    figure = draw_without_recordings(experiment, results)
+    assert f"runs {len(results)} of {len(experiment.specs)}" in caption_of(figure)
+    assert "missing" in caption_of(figure)
+    assert len([ax for ax in figure.axes if ax.get_xlabel()]) == 2 * panels
+    assert set(figure.axes[0].containers[-1][0].get_ydata()) == {60.0}
+
+
+def test_many_missing_cells_are_counted():
+    experiment = load_experiment("inits")
+    figure = draw_without_recordings(experiment, cell_results(experiment.cells[0], [50]))
+    assert f"and {len(experiment.cells) - 1 - 6} more" in caption_of(figure)
+
+
+@pytest.mark.parametrize("key", ["", 'figure = "accuracy"\n'])
+def test_own_experiment_over_depth_is_drawn_with_and_without_the_figure_key(key):
+    own = parse_experiment(f'{key}draws = ["accuracy"]\n{SMALL}', "own", "own.toml")
+    figure = draw_without_recordings(own, make_results(own, COMPLETE))
+    assert [ax.get_title() for ax in figure.axes] == ["dataset cora", "dataset texas"]
+    assert figure.axes[0].get_ylabel() == "test accuracy (%)"
+
+
+def test_figure_is_found_by_key_not_by_experiment_name(store):
+    own = replace(shrink_experiment("relative-gradients"), name="own")
+    assert has_figure(own)
+    assert len(draw_figure(own, store.results(), frame_loader(store)).axes) == 8
+    assert not has_figure(replace(own, name="dynamics-5", figure=None))
+
+
+def test_experiment_without_a_figure_is_rejected():
+    assert not has_figure(load_experiment("sgd"))
+    with pytest.raises(SpecError, match=r"no figure of sgd(.|\n)*one of: accuracy, conservation"):
+        check_figure(load_experiment("sgd"))
+
+
+def test_unknown_figure_is_rejected():
+    with pytest.raises(SpecError, match=r"unknown figure 'pie'(.|\n)*one of: accuracy"):
+        check_figure(replace(load_experiment("sgd"), figure="pie"))
+
+
+def test_accuracy_needs_depth_and_init():
+    with pytest.raises(SpecError, match="needs several depths and schemes"):
+        check_figure(replace(load_experiment("conservation"), figure="accuracy"))
+
+
+@pytest.mark.parametrize("figure", ["dynamics", "zero-change"])
+def test_runs_that_differ_in_other_settings_are_rejected(figure):
+    with pytest.raises(SpecError, match=f"the runs of a '{figure}' figure may differ only in"):
+        draw_without_recordings(replace(load_experiment("sgd"), figure=figure), [])

@@ -1,1 +1,1 @@
-"""How fast, how large: this project against PyG and DGL, and the path that each layer of a model takes."""
+"""Benchmarks against PyG and DGL: time per epoch, peak memory, scaling, and the code path of each graph layer."""

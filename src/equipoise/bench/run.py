@@ -1,4 +1,4 @@
-"""All measurements, one process after the other."""
+"""Run a benchmark: plan its tasks and measure each in its own process, one after another."""
 
 from __future__ import annotations
 
@@ -15,135 +15,175 @@ from pathlib import Path
 from typing import Any
 
 from equipoise import __version__
-from equipoise.bench.cases import CASES, FIRST_CALL, SCALING, WATCHED, Case
-from equipoise.bench.report import OURS, PYG, FirstCall, Note, Report, Step, Sweep, Timing, Watching
-from equipoise.bench.scaling import SWEEPS, sweep_cases, swept
+from equipoise.bench.cases import (
+    CASES,
+    FIRST_CALL,
+    RECORDER_CASE,
+    SCALING,
+    SCALING_SERIES,
+    Case,
+    scaling_cases,
+    scaling_value,
+)
+from equipoise.bench.report import (
+    EQUIPOISE,
+    PYG,
+    BenchReport,
+    FirstCall,
+    IsolatedRun,
+    RecorderCost,
+    ScalingCurve,
+    SkippedTask,
+    Timing,
+)
 from equipoise.errors import DataError, MeasurementError
 
-Task = Callable[[Report], None]
+Task = Callable[[BenchReport], None]  # measures and adds to the report
 
 
-def plan(names: Sequence[str], threads: Sequence[int], *, quick: bool = False) -> list[tuple[str, Task]]:
-    """What to do, in order, each with a few words on it."""
+def plan_tasks(names: Sequence[str], threads: Sequence[int], *, quick: bool = False) -> list[tuple[str, Task]]:
+    """Return the tasks of the selected cases, in order, each with a label."""
     tasks: list[tuple[str, Task]] = []
     for name in names:
         if name == FIRST_CALL:
             tasks.append(("compilation", _first_call))
-        elif name == WATCHED.name:
-            tasks.append(("what it costs to watch", _watching(WATCHED.quick() if quick else WATCHED)))
+        elif name == RECORDER_CASE.name:
+            tasks.append(("cost of recording", _recorder_cost(RECORDER_CASE.quick() if quick else RECORDER_CASE)))
         elif name == SCALING:
-            tasks += [(f"time against {over}", _time_sweep(over, quick)) for over in SWEEPS]
-            tasks.append(("memory against edges", _memory_sweep(quick)))
-        elif CASES[name].alone:
-            contestants = (OURS, PYG) if CASES[name].rivals else (OURS,)
-            tasks += [(f"{name}, {who}", _alone(CASES[name], who)) for who in contestants]
+            tasks += [(f"time over {variable}", _time_scaling(variable, quick)) for variable in SCALING_SERIES]
+            tasks.append(("memory over edges", _memory_scaling(quick)))
+        elif CASES[name].isolated:
+            implementations = (EQUIPOISE, PYG) if CASES[name].competitors else (EQUIPOISE,)
+            tasks += [(f"{name}, {which}", _isolated(CASES[name], which)) for which in implementations]
         else:
             case = CASES[name].quick() if quick else CASES[name]
             tasks += [(f"{name}, {count} thread{'s' * (count > 1)}", _epochs(case, count)) for count in threads]
     return tasks
 
 
-def run(tasks: Sequence[tuple[str, Task]], on_task: Callable[[str], None]) -> Report:
-    """Do them; what cannot be measured is noted, and the next one follows."""
-    report = Report(machine=machine())
+def run_tasks(tasks: Sequence[tuple[str, Task]], on_task: Callable[[str], None]) -> BenchReport:
+    """Run all tasks; a task that cannot be measured is recorded as skipped.
+
+    Args:
+        tasks: Labels and tasks.
+        on_task: Called with the label before each task.
+
+    Returns:
+        The report.
+    """
+    report = BenchReport(machine=machine_info())
     for label, task in tasks:
         on_task(label)
         try:
             task(report)
         except DataError as error:
-            report.notes.append(Note(label, error.what, failed=False))
+            report.skipped.append(SkippedTask(label, error.what, failed=False))
         except MeasurementError as error:
-            report.notes.append(Note(label, error.what, failed=True))
+            report.skipped.append(SkippedTask(label, error.what, failed=True))
     return report
 
 
-def machine() -> dict[str, str]:
-    """What the numbers depend on."""
+def machine_info() -> dict[str, str]:
+    """Processor, cores and versions on which the numbers depend."""
     packages = {name: version(name) for name in ("torch", "torch_geometric", "numba")}
     versions = {"equipoise": __version__, "python": platform.python_version(), **packages}
     return {"processor": _processor(), "cores": str(os.cpu_count()), **versions}
 
 
-def ask(
+def run_worker(
     task: str,
     cases: Sequence[Case] = (),
     *,
     threads: int = 1,
-    contestant: str = OURS,
+    implementation: str = EQUIPOISE,
     environment: Mapping[str, str] | None = None,
 ) -> Any:
-    """The answer of a process that was started for this question alone."""
-    question = {
+    """Run one task in a new worker process.
+
+    Args:
+        task: Name of a task of :mod:`equipoise.bench.worker`.
+        cases: Cases to measure.
+        threads: Number of threads of torch and of the kernels.
+        implementation: Implementation to measure, for isolated runs.
+        environment: Additional environment variables.
+
+    Returns:
+        The result as plain data.
+
+    Raises:
+        DataError: If a data set is missing.
+        MeasurementError: If the task failed or its process died.
+    """
+    request = {
         "task": task,
         "cases": [asdict(case) for case in cases],
         "threads": threads,
-        "contestant": contestant,
+        "implementation": implementation,
     }
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "equipoise.bench.worker"],
-        input=json.dumps(question),
+        input=json.dumps(request),
         capture_output=True,
         text=True,
         check=False,
         env={**os.environ, "OMP_NUM_THREADS": str(threads), **(environment or {})},
     )
-    if done.returncode < 0:
-        raise MeasurementError(
-            f"the process was ended by signal {-done.returncode}: perhaps there was too little memory"
-        )
-    if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        raise MeasurementError(lines[-1] if lines else f"the process ended with code {done.returncode}")
-    said = json.loads(done.stdout.splitlines()[-1])
-    if "missing" in said:
-        raise DataError(said["missing"].splitlines()[0].rstrip(":"))
-    if "failed" in said:
-        raise MeasurementError(said["failed"])
-    return said["answer"]
+    if process.returncode < 0:
+        raise MeasurementError(f"the process was killed by signal {-process.returncode}, possibly out of memory")
+    if process.returncode:
+        lines = process.stderr.strip().splitlines()
+        raise MeasurementError(lines[-1] if lines else f"the process exited with code {process.returncode}")
+    response = json.loads(process.stdout.splitlines()[-1])
+    if "missing" in response:
+        raise DataError(response["missing"].splitlines()[0].rstrip(":"))
+    if "failed" in response:
+        raise MeasurementError(response["failed"])
+    return response["result"]
 
 
 def _epochs(case: Case, threads: int) -> Task:
-    return lambda report: report.timings.append(Timing(**ask("epochs", [case], threads=threads)))
+    return lambda report: report.timings.append(Timing(**run_worker("epochs", [case], threads=threads)))
 
 
-def _alone(case: Case, contestant: str) -> Task:
-    return lambda report: report.steps.append(Step(**ask("alone", [case], contestant=contestant)))
+def _isolated(case: Case, implementation: str) -> Task:
+    return lambda report: report.isolated.append(
+        IsolatedRun(**run_worker("isolated", [case], implementation=implementation))
+    )
 
 
-def _watching(case: Case) -> Task:
-    def task(report: Report) -> None:
-        report.watching = Watching(**ask("watching", [case]))
+def _recorder_cost(case: Case) -> Task:
+    def task(report: BenchReport) -> None:
+        report.recorder = RecorderCost(**run_worker("recorder", [case]))
 
     return task
 
 
-def _first_call(report: Report) -> None:
+def _first_call(report: BenchReport) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        fresh, cached = (ask("first call", environment={"NUMBA_CACHE_DIR": folder}) for _ in range(2))
+        fresh, cached = (run_worker("first epoch", environment={"NUMBA_CACHE_DIR": folder}) for _ in range(2))
     report.first_call = FirstCall(fresh, cached)
 
 
-def _time_sweep(over: str, quick: bool) -> Task:
-    cases = sweep_cases(over, quick=quick)
+def _time_scaling(variable: str, quick: bool) -> Task:
+    cases = scaling_cases(variable, quick=quick)
+    x = [scaling_value(case, variable) for case in cases]
 
-    def task(report: Report) -> None:
-        medians = ask("sweep", cases)
-        mine = [row.pop(OURS) for row in medians]
-        report.sweeps.append(
-            Sweep(over, "ms", [swept(c, over) for c in cases], mine, [min(m.values()) for m in medians])
-        )
+    def task(report: BenchReport) -> None:
+        medians = run_worker("scaling", cases)
+        equipoise = [row.pop(EQUIPOISE) for row in medians]
+        report.scaling.append(ScalingCurve(variable, "ms", x, equipoise, [min(row.values()) for row in medians]))
 
     return task
 
 
-def _memory_sweep(quick: bool) -> Task:
-    cases = sweep_cases("edges", quick=quick)
+def _memory_scaling(quick: bool) -> Task:
+    cases = scaling_cases("edges", quick=quick)
 
-    def peaks(contestant: str) -> list[float]:
-        return [float(ask("alone", [case], contestant=contestant)["peak"]) for case in cases]
+    def peaks(implementation: str) -> list[float]:
+        return [float(run_worker("isolated", [case], implementation=implementation)["peak"]) for case in cases]
 
-    return lambda report: report.sweeps.append(
-        Sweep("edges", "bytes", [case.edges for case in cases], peaks(OURS), peaks(PYG))
+    return lambda report: report.scaling.append(
+        ScalingCurve("edges", "bytes", [case.edges for case in cases], peaks(EQUIPOISE), peaks(PYG))
     )
 
 
@@ -152,5 +192,5 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.processor() or platform.machine()
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()

@@ -1,6 +1,6 @@
-"""One measurement in a process of its own, ``python -m equipoise.bench.worker``: a question in, an answer out, as JSON.
+"""One measurement per process: ``python -m equipoise.bench.worker`` reads a JSON request and prints a JSON response.
 
-Threads, compiled code and memory of one measurement then have nothing to do with those of another.
+Separate processes keep the threads, the compiled code and the memory of one measurement from affecting another.
 """
 
 from __future__ import annotations
@@ -16,115 +16,126 @@ from typing import Any
 import torch
 from torch_geometric.data import Data
 
-from equipoise.bench.cases import Case
-from equipoise.bench.clocks import Clock, interleave
-from equipoise.bench.contestants import RATE, check_agreement, network, ours, pyg_variants, rival
-from equipoise.bench.floor import Rates, floor_milliseconds, last_cache, rate_clocks
-from equipoise.bench.graphs import graph_of
-from equipoise.bench.memory import peak, reset_peak
-from equipoise.bench.report import OURS, Step, Timing
-from equipoise.bench.watching import watching
-from equipoise.bench.with_dgl import DGL, dgl_is_here, dgl_variant
+from equipoise.bench.cases import Case, load_graph
+from equipoise.bench.competitors import (
+    DGL,
+    LEARNING_RATE,
+    build_stack,
+    check_agreement,
+    dgl_available,
+    dgl_variant,
+    plain_loop_timer,
+    pyg_variants,
+    train_timer,
+)
+from equipoise.bench.recorder_cost import measure_recorder_cost
+from equipoise.bench.report import EQUIPOISE, IsolatedRun, Timing
+from equipoise.bench.roofline import Throughput, last_level_cache, roofline_milliseconds, throughput_timers
+from equipoise.bench.timing import Timer, interleave, peak_memory, reset_peak_memory
 from equipoise.errors import DataError, EquipoiseError
-from equipoise.train.protocol import train
+from equipoise.training.loop import train
 
 
-def epochs(case: Case) -> Timing:
-    """Time epochs of all contestants in turns and, on one thread, the rates that the floor is computed from."""
-    data = graph_of(case)
+def time_epochs(case: Case) -> Timing:
+    """Time epochs of all implementations and, on one thread, the machine's throughput for the roofline; interleaved."""
+    data = load_graph(case)
     threads = torch.get_num_threads()
-    clocks = _contestants(case, data)
-    rates = rate_clocks(data.num_nodes, case.width) if threads == 1 else {}
-    samples = interleave(clocks | {name: timed for name, (timed, _) in rates.items()}, case.rounds, case.epochs)
-    measured = {name: 1000 * work / median(samples.pop(name)) for name, (_, work) in rates.items()}
-    floor = _floor(case, data, Rates(**measured)) if measured else None
-    return Timing(case.name, threads, samples, measured, floor)
+    timers = _epoch_timers(case, data)
+    probes = throughput_timers(data.num_nodes, case.width) if threads == 1 else {}
+    samples = interleave(timers | {name: timer for name, (timer, _) in probes.items()}, case.rounds, case.epochs)
+    throughput = {name: 1000 * work / median(samples.pop(name)) for name, (_, work) in probes.items()}
+    roofline = _roofline(case, data, Throughput(**throughput)) if throughput else None
+    return Timing(case.name, threads, samples, throughput, roofline)
 
 
-def sweep(cases: Sequence[Case]) -> list[dict[str, float]]:
-    """Milliseconds an epoch, case by case: ours, and PyG's at its best on dense features; all in turns."""
-    clocks: dict[tuple[int, str], Clock] = {}
-    for number, case in enumerate(cases):
-        data = graph_of(case)
-        clocks[number, OURS] = ours(network(case, data), data)
+def time_scaling(cases: Sequence[Case]) -> list[dict[str, float]]:
+    """Time all cases of a scaling series, interleaved.
+
+    Args:
+        cases: The series.
+
+    Returns:
+        For each case the median milliseconds per epoch, of equipoise and of PyG's fastest variant on dense features.
+    """
+    timers: dict[tuple[int, str], Timer] = {}
+    for index, case in enumerate(cases):
+        data = load_graph(case)
+        timers[index, EQUIPOISE] = train_timer(build_stack(case, data), data)
         for name, (model, forward) in pyg_variants(case, data, every=False).items():
-            clocks[number, name] = rival(model, forward, data)
-    samples = interleave(clocks, cases[0].rounds, cases[0].epochs)
-    return [
-        {name: median(values) for (n, name), values in samples.items() if n == number} for number in range(len(cases))
-    ]
+            timers[index, name] = plain_loop_timer(model, forward, data)
+    samples = interleave(timers, cases[0].rounds, cases[0].epochs)
+    return [{name: median(values) for (i, name), values in samples.items() if i == n} for n in range(len(cases))]
 
 
-def alone(case: Case, contestant: str) -> Step:
-    """Time and peak memory of one contestant: epochs of ours, or one epoch of PyG's."""
+def measure_isolated(case: Case, implementation: str) -> IsolatedRun:
+    """Measure time and peak memory of one implementation: several epochs of equipoise, or one epoch of PyG."""
     small = replace(case, layers=2, nodes=64, edges=256, dataset="synthetic-citation" if case.dataset else "")
-    _timed(small, graph_of(small), contestant)  # what is compiled or loaded at first use is not the case's
-    data = graph_of(case)
-    reset_peak()
-    before = peak()
-    milliseconds = _timed(case, data, contestant)
-    return Step(case.name, contestant, milliseconds, peak() - before, peak())
+    _median_epoch(small, load_graph(small), implementation)  # warm up: compilation and imports are not counted
+    data = load_graph(case)
+    reset_peak_memory()
+    before = peak_memory()
+    milliseconds = _median_epoch(case, data, implementation)
+    return IsolatedRun(case.name, implementation, milliseconds, peak_memory() - before, peak_memory())
 
 
-def first_call() -> float:
-    """Seconds to the end of the first epoch in this process, the start included: it runs the layers, so it compiles."""
+def time_first_epoch() -> float:
+    """Seconds for initialisation and the first epoch in this process, compilation included."""
     case = Case("compile", layers=2, dataset="synthetic-citation")
-    data = graph_of(case)
+    data = load_graph(case)
     start = time.perf_counter()
-    train(network(case, data), data, lr=RATE, epochs=1)
+    train(build_stack(case, data), data, lr=LEARNING_RATE, epochs=1)
     return time.perf_counter() - start
 
 
-def _contestants(case: Case, data: Data) -> dict[str, Clock]:
-    model = network(case, data)
-    clocks = {OURS: ours(model, data)}
-    if case.rivals:
+def handle(request: dict[str, Any]) -> Any:
+    """Run the requested task; cases arrive as plain data."""
+    torch.set_num_threads(request["threads"])
+    cases = [Case(**case) for case in request["cases"]]
+    tasks: dict[str, Callable[[], Any]] = {
+        "epochs": lambda: asdict(time_epochs(cases[0])),
+        "scaling": lambda: time_scaling(cases),
+        "isolated": lambda: asdict(measure_isolated(cases[0], request["implementation"])),
+        "recorder": lambda: asdict(measure_recorder_cost(cases[0])),
+        "first epoch": time_first_epoch,
+    }
+    return tasks[request["task"]]()
+
+
+def _epoch_timers(case: Case, data: Data) -> dict[str, Timer]:
+    model = build_stack(case, data)
+    timers = {EQUIPOISE: train_timer(model, data)}
+    if case.competitors:
         variants = pyg_variants(case, data)
-        if dgl_is_here():
+        if dgl_available():
             variants[DGL] = dgl_variant(data, case.widths(data.num_features, data.classes), model.state_dict())
         check_agreement(model, data, {name: forward for name, (_, forward) in variants.items()})
-        clocks |= {name: rival(net, forward, data) for name, (net, forward) in variants.items()}
-    return clocks
+        timers |= {name: plain_loop_timer(net, forward, data) for name, (net, forward) in variants.items()}
+    return timers
 
 
-def _floor(case: Case, data: Data, rates: Rates) -> float:
+def _roofline(case: Case, data: Data, throughput: Throughput) -> float:
     source, target = data.edge_index
-    edges = int((source != target).sum()) + data.num_nodes
     stored = int(data.x.count_nonzero())
-    return floor_milliseconds(
+    return roofline_milliseconds(
         data.num_nodes,
-        edges,
+        int((source != target).sum()) + data.num_nodes,
         case.widths(data.num_features, data.classes),
-        rates,
+        throughput,
         stored=stored if stored < data.x.numel() else None,
-        cache=last_cache(),
+        cache=last_level_cache(),
     )
 
 
-def _timed(case: Case, data: Data, contestant: str) -> float:
-    if contestant == OURS:
-        return median(ours(network(case, data), data)(case.epochs))
+def _median_epoch(case: Case, data: Data, implementation: str) -> float:
+    if implementation == EQUIPOISE:
+        return median(train_timer(build_stack(case, data), data)(case.epochs))
     ((model, forward),) = pyg_variants(case, data, every=False).values()
-    return median(rival(model, forward, data)(1))
-
-
-def answer(question: dict[str, Any]) -> Any:
-    """Do what the question names; its cases are plain data."""
-    torch.set_num_threads(question["threads"])
-    cases = [Case(**case) for case in question["cases"]]
-    tasks: dict[str, Callable[[], Any]] = {
-        "epochs": lambda: asdict(epochs(cases[0])),
-        "sweep": lambda: sweep(cases),
-        "alone": lambda: asdict(alone(cases[0], question["contestant"])),
-        "watching": lambda: asdict(watching(cases[0])),
-        "first call": first_call,
-    }
-    return tasks[question["task"]]()
+    return median(plain_loop_timer(model, forward, data)(1))
 
 
 if __name__ == "__main__":
     try:
-        said = {"answer": answer(json.load(sys.stdin))}
+        response = {"result": handle(json.load(sys.stdin))}
     except EquipoiseError as error:
-        said = {"missing" if isinstance(error, DataError) else "failed": error.what}
-    print(json.dumps(said))
+        response = {"missing" if isinstance(error, DataError) else "failed": error.what}
+    print(json.dumps(response))

@@ -1,1 +1,1 @@
-"""The commands, a file each; ``equipoise.cli`` puts them together. Heavy imports happen inside a command, not here."""
+"""Commands, one module each, assembled by ``equipoise.cli``. Large packages are imported inside the commands."""

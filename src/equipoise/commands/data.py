@@ -1,4 +1,4 @@
-"""``equipoise data``: what data sets there are, fetch them, check them."""
+"""``equipoise data``: list, fetch and verify data sets."""
 
 from __future__ import annotations
 
@@ -7,98 +7,98 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from equipoise.commands.terminal import working
+from equipoise.commands.terminal import spinner
 from equipoise.errors import DataError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from equipoise.data.catalog import Entry
+    from equipoise.data.catalog import DatasetInfo
 
-app = typer.Typer(no_args_is_help=True, help="The data sets: what there is and where, fetch them, check them.")
+app = typer.Typer(no_args_is_help=True, help="List, fetch and verify the data sets.")
 
 Names = Annotated[
-    list[str] | None, typer.Argument(metavar="[NAME]...", help="Data sets; all if none is named.", show_default=False)
+    list[str] | None, typer.Argument(metavar="NAME", help="Data sets; by default all.", show_default=False)
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
 @app.command("list", epilog="Example:  equipoise data list --json")
 def list_datasets(as_json: Json = False) -> None:
-    """List the data sets: how large they are, and whether their files are here."""
+    """List the data sets with their sizes and whether their files are available."""
     from equipoise.data.catalog import CATALOG
-    from equipoise.data.folders import data_folder
+    from equipoise.data.files import data_folder
 
     folder = data_folder()
     if as_json:
-        typer.echo(json.dumps([_plain(entry, folder) for entry in CATALOG.values()], indent=2))
+        typer.echo(json.dumps([_to_dict(info, folder) for info in CATALOG.values()], indent=2))
     else:
         _print_table(list(CATALOG.values()), folder)
 
 
 @app.command(epilog="Example:  equipoise data fetch cora texas")
 def fetch(names: Names = None) -> None:
-    """Download data sets into the cache, where they are not here yet; exit with 1 if that fails."""
-    from equipoise.data.files import read_files, unusable_files
-    from equipoise.data.folders import data_folder
+    """Download the files of data sets that are not available yet; exit with 1 if that fails."""
+    from equipoise.data.files import data_folder, read_files, unusable_files
 
     folder = data_folder()
-    for entry in _entries(names):
-        lacking = unusable_files(entry.files, folder)
+    for info in _select(names):
+        unusable = unusable_files(info.files, folder)
         try:
-            read_files(entry)
+            read_files(info)
         except DataError as error:
             typer.secho(f"error: {error}", fg=typer.colors.RED, err=True)
             raise typer.Exit(1) from error
-        if not entry.files:
-            typer.echo(f"{entry.name}: built in, there is nothing to fetch")
-        elif lacking:
-            typer.echo(f"{entry.name}: fetched {len(lacking)} of {len(entry.files)} files into {folder}")
+        if not info.files:
+            typer.echo(f"{info.name}: built in, nothing to fetch")
+        elif unusable:
+            typer.echo(f"{info.name}: fetched {len(unusable)} of {len(info.files)} files into {folder}")
         else:
-            typer.echo(f"{entry.name}: already in {folder}")
+            typer.echo(f"{info.name}: already in {folder}")
 
 
 @app.command(epilog="Example:  equipoise data verify cora citeseer")
 def verify(names: Names = None) -> None:
-    """Check the SHA-256 of every file and the size of every graph; exit with 1 if one is wrong or missing."""
-    from equipoise.data.folders import data_folder
+    """Verify the SHA-256 of every file and the size of every graph; exit with 1 if one is wrong or missing."""
+    from equipoise.data.files import data_folder
 
-    entries = _entries(names)
-    with working("loading torch and PyG …"):
-        from equipoise.data.verify import faults
-    found = {}
-    for entry in entries:
-        with working(f"checking {entry.name} …"):
-            found[entry.name] = faults(entry)
-        typer.echo(f"{entry.name}: {'wrong' if found[entry.name] else 'as it should be'}")
-        for fault in found[entry.name]:
-            typer.echo(f"  {fault}")
-    if any(found.values()):
-        typer.echo(f"files were looked for in {data_folder()}", err=True)
+    selected = _select(names)
+    with spinner("loading torch and PyG …"):
+        from equipoise.data.load import dataset_problems
+    failed = False
+    for info in selected:
+        with spinner(f"checking {info.name} …"):
+            problems = dataset_problems(info)
+        typer.echo(f"{info.name}: {'failed' if problems else 'ok'}")
+        for problem in problems:
+            typer.echo(f"  {problem}")
+        failed = failed or bool(problems)
+    if failed:
+        typer.echo(f"files are read from {data_folder()}", err=True)
         raise typer.Exit(1)
 
 
-def _entries(names: list[str] | None) -> list[Entry]:
-    from equipoise.data.catalog import CATALOG, catalog_entry
+def _select(names: list[str] | None) -> list[DatasetInfo]:
+    from equipoise.data.catalog import CATALOG, dataset_info
 
-    return [catalog_entry(name) for name in names or CATALOG]
-
-
-def _is_here(entry: Entry, folder: Path) -> bool:
-    from equipoise.data.folders import missing_files
-
-    return not missing_files(entry, folder)
+    return [dataset_info(name) for name in names or CATALOG]
 
 
-def _plain(entry: Entry, folder: Path) -> dict[str, object]:
-    sizes = {size: getattr(entry, size) for size in ("nodes", "edges", "features", "classes")}
-    split = dict(zip(("train", "val", "test"), entry.split, strict=True))
-    here = _is_here(entry, folder)
-    place = str(folder) if here and entry.files else None
-    return {"name": entry.name, "title": entry.title, **sizes, "split": split, "here": here, "folder": place}
+def _is_available(info: DatasetInfo, folder: Path) -> bool:
+    from equipoise.data.files import missing_files
+
+    return not missing_files(info, folder)
 
 
-def _print_table(entries: list[Entry], folder: Path) -> None:
+def _to_dict(info: DatasetInfo, folder: Path) -> dict[str, object]:
+    sizes = {size: getattr(info, size) for size in ("nodes", "edges", "features", "classes")}
+    split = dict(zip(("train", "val", "test"), info.split, strict=True))
+    available = _is_available(info, folder)
+    location = str(folder) if available and info.files else None
+    return {"name": info.name, "title": info.title, **sizes, "split": split, "available": available, "folder": location}
+
+
+def _print_table(infos: list[DatasetInfo], folder: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -107,9 +107,9 @@ def _print_table(entries: list[Entry], folder: Path) -> None:
     for column in ("nodes", "edges", "features", "classes", "train/val/test"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("files", no_wrap=True)
-    for entry in entries:
-        sizes = map(str, (entry.nodes, entry.edges, entry.features, entry.classes))
-        files = "built in" if not entry.files else "here" if _is_here(entry, folder) else "not here"
-        table.add_row(entry.name, *sizes, "/".join(map(str, entry.split)), files)
+    for info in infos:
+        sizes = map(str, (info.nodes, info.edges, info.features, info.classes))
+        files = "built in" if not info.files else "available" if _is_available(info, folder) else "missing"
+        table.add_row(info.name, *sizes, "/".join(map(str, info.split)), files)
     Console().print(table)
-    typer.echo(f"\nfiles are looked for in {folder}")
+    typer.echo(f"\nfiles are read from {folder}")

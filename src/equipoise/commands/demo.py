@@ -1,4 +1,4 @@
-"""``equipoise demo``: see it work."""
+"""``equipoise demo``: laws, balance, and their effect on training."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from equipoise.commands.terminal import bars
+from equipoise.commands.options import DataRoot
+from equipoise.commands.terminal import progress_bars
 
 Option = typer.Option
 
@@ -15,7 +16,7 @@ Option = typer.Option
 def demo(
     *,
     dataset: Annotated[
-        str, Option(help="Data set; the default needs neither files nor a network.")
+        str, Option(help="Data set; the default is built in and needs no download.")
     ] = "synthetic-citation",
     layers: Annotated[int, Option(min=2, help="Depth of the network.")] = 10,
     epochs: Annotated[
@@ -24,26 +25,25 @@ def demo(
     lr: Annotated[
         float | None, Option(help="Learning rate; by default 0.1, on real data 0.05.", show_default=False)
     ] = None,
-    seed: Annotated[int, Option(min=0, help="Seed of the initialisations.")] = 0,
-    jobs: Annotated[int | None, Option(min=1, help="Processes; by default one a core.", show_default=False)] = None,
-    data_root: Annotated[
-        Path | None, Option(help="Folder with the raw data; else EQUIPOISE_DATA, else a cache.")
+    seed: Annotated[int, Option(min=0, help="Seed of the initialisation.")] = 0,
+    jobs: Annotated[
+        int | None, Option(min=1, help="Number of processes; by default one per core.", show_default=False)
     ] = None,
-    plot: Annotated[Path, Option(metavar="FILE", help="Where to save the picture.")] = Path("equipoise-demo.png"),
+    data_root: DataRoot = None,
+    plot: Annotated[Path, Option(metavar="FILE", help="File of the figure.")] = Path("equipoise-demo.png"),
 ) -> None:
-    """See it work: a stock GAT's laws and imbalance, and a deep GAT trained from four starts side by side."""
+    """Show the laws and the imbalance of a stock GAT, then train a deep GAT with four initialisation schemes."""
     from rich.console import Console
 
     console = Console()
     with console.status("loading torch and PyG …"):
-        from equipoise.demo.contrast import GRADIENT_EPOCH, SCHEMES, Settings, run_all
-        from equipoise.demo.laws import show_laws
-        from equipoise.report.contrast import contrast_table, draw_contrast
-        from equipoise.report.figures import save_figure
-    laws_picture = show_laws(plot.with_stem(f"{plot.stem}-laws"), console)
+        from equipoise.demo import GRADIENT_EPOCH, SCHEMES, DemoSettings, show_laws, train_schemes
+        from equipoise.report.plots.schemes import draw_schemes, scheme_table
+        from equipoise.report.plots.style import save_figure
+    laws_figure = show_laws(plot.with_stem(f"{plot.stem}-laws"), console)
 
-    real = dataset != Settings.dataset
-    settings = Settings(
+    real = dataset != DemoSettings.dataset
+    settings = DemoSettings(
         dataset,
         data_root,
         layers,
@@ -51,14 +51,14 @@ def demo(
         epochs=epochs or (1500 if real else 250),
         seed=seed,
     )
-    console.print(f"\n[bold]What balance does to training[/bold]: {settings}, from four starts side by side\n")
-    with bars() as progress:
-        tasks = {scheme: progress.add_task(f"{scheme:<6}", total=settings.epochs, says="") for scheme in SCHEMES}
+    console.print(f"\n[bold]Effect of balance on training[/bold]: {settings}, four initialisation schemes\n")
+    with progress_bars() as progress:
+        tasks = {scheme: progress.add_task(f"{scheme:<6}", total=settings.epochs, status="") for scheme in SCHEMES}
 
-        def report(scheme: str, epoch: int, accuracy: float) -> None:
-            progress.update(tasks[scheme], completed=epoch, says=f"validation {100 * accuracy:.1f} %")
+        def on_epoch(scheme: str, epoch: int, accuracy: float) -> None:
+            progress.update(tasks[scheme], completed=epoch, status=f"validation {100 * accuracy:.1f} %")
 
-        runs = run_all(settings, report, jobs)
-    console.print(contrast_table(runs))
-    picture = save_figure(draw_contrast(runs, str(settings), min(GRADIENT_EPOCH, settings.epochs)), plot)
-    typer.echo(f"\npictures: {picture.resolve()}\n          {laws_picture.resolve()}")
+        runs = train_schemes(settings, on_epoch, jobs)
+    console.print(scheme_table(runs))
+    figure = save_figure(draw_schemes(runs, str(settings), min(GRADIENT_EPOCH, settings.epochs)), plot)
+    typer.echo(f"\nfigures: {figure.resolve()}\n         {laws_figure.resolve()}")

@@ -1,4 +1,4 @@
-"""``equipoise inspect``: the laws of a network and its balance, or what becomes of it as it gets deeper."""
+"""``equipoise inspect``: explain the laws and the balance of a network, or check how it behaves with depth."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from equipoise.commands.laws import Json, Plot, draw_laws
-from equipoise.commands.terminal import working
+from equipoise.commands.discover import FACTORY_HELP, Plot, plot_laws
+from equipoise.commands.options import DataRoot, Json
+from equipoise.commands.terminal import spinner
 from equipoise.errors import EquipoiseError
+from equipoise.experiments.spec import CHOICES
 
 if TYPE_CHECKING:
     from torch import nn
     from torch_geometric.data import Data
 
-    from equipoise.depth import Build
+    from equipoise.depth import ModelBuilder
 
 Option = typer.Option
 DEPTHS = "2,5,10,20,40"
 
-Target = Annotated[
+Subject = Annotated[
     str,
     typer.Argument(
-        metavar="TARGET",
-        help="package.module:factory or path/to/file.py:factory, a function that returns the model and its inputs "
-        "(model, x, edge_index). For a depth check: a function of the depth that returns the model, or the name of a "
+        metavar="MODULE:FACTORY|DATASET",
+        help=f"{FACTORY_HELP} For a depth check: a function that takes a depth and returns the model, or the name of a "
         "data set for one of equipoise's networks.",
         show_default=False,
     ),
@@ -34,53 +35,56 @@ Target = Annotated[
 
 
 def inspect(
-    target: Target,
+    subject: Subject,
     *,
     depth: Annotated[
-        str | None, Option(metavar="L,L,…", help=f"Check these depths (else {DEPTHS}).", show_default=False)
+        str | None, Option(metavar="L,L,…", help=f"Depths to check; by default {DEPTHS}.", show_default=False)
     ] = None,
     dataset: Annotated[
         str | None, Option(help="Depth check: data set to train on (`equipoise data list`).", show_default=False)
     ] = None,
     kind: Annotated[
-        str, Option(help="Depth check of a data set: gatv2, gat, gcn, omega-gat or lipschitz-gat.")
+        str, Option(help=f"Depth check of a data set: kind of layer ({', '.join(map(str, CHOICES['kind']))}).")
     ] = "gatv2",
     width: Annotated[int, Option(min=1, help="Depth check of a data set: hidden width.")] = 64,
-    init: Annotated[str, Option(metavar="S,S,…", help="Depth check: starts; default is as built.")] = "default,bal-o",
-    steps: Annotated[int, Option(min=1, help="Depth check: steps of gradient descent, each.")] = 50,
+    init: Annotated[
+        str, Option(metavar="S,S,…", help="Depth check: initialisation schemes; `default` keeps the model as built.")
+    ] = "default,bal-o",
+    steps: Annotated[int, Option(min=1, help="Depth check: steps of gradient descent per depth and scheme.")] = 50,
     lr: Annotated[
-        float | None, Option(help="Depth check: rate (else the paper's for each depth).", show_default=False)
+        float | None,
+        Option(help="Depth check: learning rate; by default the paper's for each depth.", show_default=False),
     ] = None,
-    seconds: Annotated[float, Option(help="Depth check: at most, for each depth and start.")] = 8.0,
-    data_root: Annotated[
-        Path | None, Option(help="Folder with the raw data; else EQUIPOISE_DATA, else a cache.")
-    ] = None,
+    seconds: Annotated[float, Option(help="Depth check: time limit per depth and scheme.")] = 8.0,
+    data_root: DataRoot = None,
     figure: Annotated[
-        Path | None, Option(metavar="FILE", help="Depth check: save its figure (.png, .svg or .pdf).")
+        Path | None,
+        Option(metavar="FILE", help="Depth check: write its figure (.png, .svg or .pdf).", show_default=False),
     ] = None,
     as_json: Json = False,
     plot: Plot = None,
 ) -> None:
-    """Explain a network: its laws, how far each is out of balance, why a neuron has no law.
+    """Explain a network: its laws, the imbalance of each, and why other neurons have no law.
 
-    With --depth, --dataset or a data set as TARGET: check what happens to gradients, balance, representations and loss
-    as it gets deeper, in a short training each, and say whether it will train.
+    With --depth, --dataset or the name of a data set: train briefly at each
+    depth, report gradients, balance, representations and loss, and judge
+    whether the network will train.
     """
-    if depth is None and dataset is None and ":" in target:
+    if depth is None and dataset is None and ":" in subject:
         if figure is not None:
-            raise EquipoiseError("--figure belongs to a depth check", remedy="add --depth 2,5,10, or use --plot")
-        _explain(target, as_json, plot)
+            raise EquipoiseError("--figure requires a depth check", remedy="add --depth 2,5,10, or use --plot")
+        _explain(subject, as_json, plot)
         return
     if plot is not None:
         raise EquipoiseError("--plot shows one network, not a depth check", remedy="use --figure")
-    depths = _numbers(depth or DEPTHS)
-    with working("loading torch, PyG and the data …"):
+    depths = _parse_depths(depth or DEPTHS)
+    with spinner("loading torch, PyG and the data …"):
         from equipoise.data.load import load_dataset
         from equipoise.depth import depth_check
 
-        data = load_dataset(_dataset(target, dataset), data_root)
-        build = _builder(target, data, kind, width)
-    what = f"{target} on {data.name}" if ":" in target else f"{kind} of width {width} on {data.name}"
+        data = load_dataset(_dataset_name(subject, dataset), data_root)
+        build = _model_builder(subject, data, kind, width)
+    network = f"{subject} on {data.name}" if ":" in subject else f"{kind} of width {width} on {data.name}"
     check = depth_check(
         build,
         data,
@@ -89,7 +93,7 @@ def inspect(
         steps,
         lr=lr,
         seconds=seconds,
-        title=f"{what}, {steps} steps of plain descent",
+        title=f"{network}, {steps} steps of gradient descent",
     )
     typer.echo(json.dumps(check.to_dict(), indent=2) if as_json else str(check))
     if figure is not None:
@@ -97,44 +101,44 @@ def inspect(
         typer.echo(f"figure: {figure}", err=True)
 
 
-def _explain(target: str, as_json: bool, plot: Path | None) -> None:
-    with working(f"looking at {target} …"):
+def _explain(factory: str, as_json: bool, plot: Path | None) -> None:
+    with spinner(f"inspecting {factory} …"):
+        from equipoise.factory import load_model
         from equipoise.laws.explain import explain
-        from equipoise.target import load_target
 
-        model, inputs, kwargs = load_target(target)
+        model, inputs, kwargs = load_model(factory)
         explanation = explain(model, *inputs, **kwargs)
     typer.echo(json.dumps(explanation.to_dict(), indent=2) if as_json else str(explanation))
-    draw_laws(explanation.laws, plot, target)
+    plot_laws(explanation.laws, plot, factory)
 
 
-def _dataset(target: str, dataset: str | None) -> str:
-    if ":" not in target:
-        if dataset is not None and dataset != target:
-            raise EquipoiseError(
-                f"{target!r} and --dataset {dataset} both name data",
-                remedy=f"leave one out, or name a builder: package.module:build --dataset {dataset}",
-            )
-        return target
-    return dataset or "synthetic-citation"
+def _dataset_name(subject: str, dataset: str | None) -> str:
+    if ":" in subject:
+        return dataset or "synthetic-citation"
+    if dataset is not None and dataset != subject:
+        raise EquipoiseError(
+            f"{subject!r} and --dataset {dataset} both name a data set",
+            remedy=f"leave one out, or name a model: package.module:build --dataset {dataset}",
+        )
+    return subject
 
 
-def _builder(target: str, data: Data, kind: str, width: int) -> Build:
+def _model_builder(subject: str, data: Data, kind: str, width: int) -> ModelBuilder:
+    from equipoise.factory import load_factory
     from equipoise.nn.stack import Stack
-    from equipoise.target import load_factory
 
-    if ":" in target:
-        build: Build = load_factory(target)
+    if ":" in subject:
+        build: ModelBuilder = load_factory(subject)
         return build
 
-    def stack(depth: int) -> nn.Module:
+    def build_stack(depth: int) -> nn.Module:
         return Stack(kind, [data.num_features, *[width] * (depth - 1), data.classes])
 
-    return stack
+    return build_stack
 
 
-def _numbers(text: str) -> list[int]:
+def _parse_depths(text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        raise EquipoiseError(f"--depth {text} is no list of depths", remedy="write it as --depth 2,5,10") from None
+        raise EquipoiseError(f"--depth {text} is not a list of depths", remedy="write --depth 2,5,10") from None

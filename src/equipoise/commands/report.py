@@ -1,4 +1,4 @@
-"""``equipoise report``: the paper's tables beside ours, the figures, and all of it on one page."""
+"""``equipoise report``: tables, figures and a page that compare the stored results with the paper's."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from equipoise.commands.optional import AUTOMATIC
-from equipoise.commands.pictures import FigureFile, check_figures, draw_figures
-from equipoise.commands.terminal import working
+from equipoise.commands.figures import FigureFile, check_figures, draw_figures
+from equipoise.commands.options import DEFAULT_FILES, DEFAULT_STORE, Epochs, StoreFile
+from equipoise.commands.terminal import spinner
 from equipoise.errors import ChoiceError, SpecError
 
 if TYPE_CHECKING:
@@ -17,144 +17,155 @@ if TYPE_CHECKING:
 
     from equipoise.experiments.experiment import Experiment
     from equipoise.experiments.result import Result
-    from equipoise.report.frames import Frames
-    from equipoise.report.tables import Report
+    from equipoise.report.frames import FrameLoader
+    from equipoise.report.tables import TableReport
 
 Option = typer.Option
 
 
 def report(
-    targets: Annotated[
+    names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[TARGET]...",
-            help="Tables and figures (`equipoise reproduce --list`), or files of your own; all that have runs if none.",
+            metavar="EXPERIMENT",
+            help="Experiments of the paper by name (`equipoise reproduce --list`), or your own files; by default all "
+            "that have runs.",
             show_default=False,
         ),
     ] = None,
     *,
-    store: Annotated[Path, Option(metavar="FILE", help="Where the runs are.")] = Path("equipoise.sqlite"),
-    form: Annotated[
-        str | None, Option("--format", help="markdown, latex or csv; if not given, markdown, and all three with --out.")
+    store: StoreFile = DEFAULT_STORE,
+    format_name: Annotated[
+        str | None,
+        Option(
+            "--format",
+            help="markdown, latex or csv; by default markdown, with --out all three.",
+            show_default=False,
+        ),
     ] = None,
-    out: Annotated[Path | None, Option(metavar="DIR", help="Write files here instead of printing.")] = None,
-    epochs: Annotated[int | None, Option(min=1, help="Runs of so many epochs at most instead of the target's.")] = None,
+    out: Annotated[
+        Path | None, Option(metavar="DIR", help="Write files to this folder instead of printing.", show_default=False)
+    ] = None,
+    epochs: Epochs = None,
     figure: FigureFile = None,
     html: Annotated[
         Path | None,
         Option(
             metavar="[FILE]",
-            help="Write one page with everything, to be opened in a browser; without FILE equipoise.html beside the "
-            "store.",
+            help="Write one HTML page with all tables and figures; without FILE to equipoise.html in the store's "
+            "folder.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Ours beside the paper's: mean and 95 % interval of every cell, what is missing, and which claims hold.
+    """Compare the stored results with the paper's: mean and 95 % interval per cell, missing runs, and claims.
 
-    `equipoise report datasets` counts the data and needs no run. With --figure or --html nothing is printed but the
-    names of the files.
+    `equipoise report datasets` counts nodes and edges and needs no runs.
+    With --figure or --html, prints only the names of the written files.
     """
-    with working("loading torch and PyG …"):
+    with spinner("loading torch and PyG …"):
         from equipoise.report.formats import FORMATS
-    if form is not None and form not in FORMATS:
-        raise ChoiceError("format", form, FORMATS)
+    if format_name is not None and format_name not in FORMATS:
+        raise ChoiceError("format", format_name, FORMATS)
     if figure is not None or html is not None:
-        _draw(targets, store, epochs, figure, html)
+        _draw(names, store, epochs, figure, html)
         return
-    reports = _reports(targets, store, epochs)
+    tables = [table for _, table in _tabulate(names, store, epochs)]
     if out is not None:
-        _write(reports, out, list(FORMATS) if form is None else [form])
-    elif form == "csv" and len(reports) > 1:
-        raise SpecError("tables of several targets do not fit in one CSV", remedy="name one target, or use --out DIR")
+        _write(tables, out, list(FORMATS) if format_name is None else [format_name])
+    elif format_name == "csv" and len(tables) > 1:
+        raise SpecError(
+            "several experiments cannot be printed as one CSV table", remedy="name one experiment, or use --out DIR"
+        )
     else:
-        typer.echo("\n\n".join(FORMATS[form or "markdown"][0](made) for made in reports), nl=False)
-
-
-def _reports(names: Sequence[str] | None, path: Path, epochs: int | None) -> list[Report]:
-    return [made for _, made in _chosen(names, path, epochs)]
+        render, _ = FORMATS[format_name or "markdown"]
+        typer.echo("\n\n".join(render(table) for table in tables), nl=False)
 
 
 def _draw(names: Sequence[str] | None, path: Path, epochs: int | None, figure: Path | None, html: Path | None) -> None:
     from equipoise.experiments.store import Store
-    from equipoise.report.gallery import is_drawn
+    from equipoise.report.figures import has_figure
     from equipoise.report.page import write_page
 
-    if html is not None and html != AUTOMATIC and html.suffix.lower() not in (".html", ".htm"):
-        raise SpecError(f"a page is a .html, not a {html.suffix}", where=f"--html {html}")
-    with working("gathering …"), Store(path, create=False) as store:
-        chosen = _chosen(names, path, epochs)
+    if html is not None and html != DEFAULT_FILES and html.suffix.lower() not in (".html", ".htm"):
+        remedy = f"write {html.with_suffix('.html')}"
+        raise SpecError(f"the page is an .html file, not {html.suffix}", where=f"--html {html}", remedy=remedy)
+    with spinner("reading the store …"), Store(path, create=False) as store:
+        tables = _tabulate(names, path, epochs)
         files = []
         if figure is not None:
-            drawn = [experiment for experiment, _ in chosen if names or is_drawn(experiment)]
-            check_figures(drawn, figure)
-            files += draw_figures(drawn, store, figure, store.results(), all_of=bool(names))
+            experiments = [experiment for experiment, _ in tables if names or has_figure(experiment)]
+            check_figures(experiments, figure)
+            files += draw_figures(experiments, store, figure, store.results(), strict=bool(names))
         if html is not None:
-            page = path.with_name("equipoise.html") if html == AUTOMATIC else html
-            files.append(write_page(page, chosen, store))
+            page = path.with_name("equipoise.html") if html == DEFAULT_FILES else html
+            files.append(write_page(page, tables, store))
     typer.echo("\n".join(map(str, files)))
 
 
-def _chosen(names: Sequence[str] | None, path: Path, epochs: int | None) -> list[tuple[Experiment, Report]]:
-    """The targets named, or all that have runs, at the epochs that their runs have."""
-    from equipoise.experiments.files import load, targets
+def _tabulate(names: Sequence[str] | None, path: Path, epochs: int | None) -> list[tuple[Experiment, TableReport]]:
+    """Tabulate the named experiments, or all that have runs, with the number of epochs that their runs have."""
+    from equipoise.experiments.parser import experiment_names, load_experiment
     from equipoise.experiments.store import Store
-    from equipoise.report.frames import frames_of
+    from equipoise.report.frames import frame_loader
 
-    experiments = [load(name) for name in names or targets()]
-    counted = [experiment for experiment in experiments if experiment.kind == "data" and names]
-    if names and len(counted) == len(experiments):
-        return [(experiment, _counted(experiment)) for experiment in counted]
+    experiments = [load_experiment(name) for name in names or experiment_names()]
+    if names and all(experiment.kind == "data" for experiment in experiments):
+        return [(experiment, _count_datasets(experiment)) for experiment in experiments]
     with Store(path, create=False) as store:
         results = list(store.results().values())
-        frames = frames_of(store)
-        chosen = [
-            (experiment, _counted(experiment)) if experiment in counted else _told(experiment, results, frames, epochs)
+        load_frame = frame_loader(store)
+        tables = [
+            (experiment, _count_datasets(experiment))
+            if experiment.kind == "data"
+            else _tabulate_runs(experiment, results, load_frame, epochs)
             for experiment in experiments
             if names or experiment.kind != "data"
         ]
     if not names:
-        chosen = [(one, made) for one, made in chosen if any(record["n"] for record in made.records)]
-        if not chosen:
+        tables = [(experiment, table) for experiment, table in tables if any(row["n"] for row in table.records)]
+        if not tables:
             raise SpecError(
-                "no run of the paper's tables and figures is there",
+                "the store has no runs of the paper's experiments",
                 where=str(path),
-                remedy="equipoise reproduce --list",
+                remedy="`equipoise reproduce --list` lists the experiments",
             )
-    return chosen
+    return tables
 
 
-def _counted(experiment: Experiment) -> Report:
+def _count_datasets(experiment: Experiment) -> TableReport:
     from equipoise.report.datasets import dataset_report
 
-    with working("counting …"):
+    with spinner("counting nodes and edges …"):
         return dataset_report(experiment)
 
 
-def _told(
-    experiment: Experiment, results: Sequence[Result], frames: Frames, epochs: int | None
-) -> tuple[Experiment, Report]:
-    from equipoise.report.summary import fitting
-    from equipoise.report.tables import report as tabulate
+def _tabulate_runs(
+    experiment: Experiment, results: Sequence[Result], load_frame: FrameLoader, epochs: int | None
+) -> tuple[Experiment, TableReport]:
+    from equipoise.report.summary import match_epochs
+    from equipoise.report.tables import table_report
 
-    fitted = fitting(experiment, results, epochs)
-    return fitted, tabulate(fitted, results, frames)
+    matched = match_epochs(experiment, results, epochs)
+    return matched, table_report(matched, results, load_frame)
 
 
-def _write(reports: Sequence[Report], out: Path, forms: Sequence[str]) -> None:
+def _write(tables: Sequence[TableReport], out: Path, formats: Sequence[str]) -> None:
     from equipoise.report.formats import FORMATS, records_csv
 
     files: dict[Path, str] = {}
-    for made in reports:
-        for form in forms:
-            write, suffix = FORMATS[form]
-            files[out / f"{made.name}.{suffix}"] = write(made)
-            if form == "csv" and made.comparisons:
-                files[out / f"{made.name}-claims.csv"] = records_csv(made.comparisons)
+    for table in tables:
+        for name in formats:
+            render, suffix = FORMATS[name]
+            files[out / f"{table.name}.{suffix}"] = render(table)
+            if name == "csv" and table.comparisons:
+                files[out / f"{table.name}-claims.csv"] = records_csv(table.comparisons)
     try:
         out.mkdir(parents=True, exist_ok=True)
         for file, text in files.items():
             file.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise SpecError(f"the report cannot be written: {error}", where=f"--out {out}") from error
+        raise SpecError(
+            f"the report cannot be written: {error}", where=f"--out {out}", remedy="name a writable folder"
+        ) from error
     typer.echo("\n".join(map(str, files)))

@@ -1,4 +1,4 @@
-"""``equipoise status``: how far the experiments are."""
+"""``equipoise status``: progress of the experiments."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from equipoise.commands.targets import (
+from equipoise.commands.options import (
     DEFAULT_STORE,
     Dataset,
     Depth,
     Epochs,
+    ExperimentNames,
     Init,
     Json,
     Seeds,
     StoreFile,
-    Targets,
-    experiments,
+    select_experiments,
 )
-from equipoise.commands.terminal import working
+from equipoise.commands.terminal import spinner
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ STATES = ("done", "running", "missing", "failed", "diverged")
 
 
 def status(
-    targets: Targets = None,
+    names: ExperimentNames = None,
     *,
     dataset: Dataset = None,
     depth: Depth = None,
@@ -42,37 +42,38 @@ def status(
     store: StoreFile = DEFAULT_STORE,
     as_json: Json = False,
 ) -> None:
-    """What is done, running, missing and failed, for each target; all of the paper's if none is named.
+    """Count the runs of each experiment that are done, running, missing, failed and diverged.
 
-    Options that narrow a sweep narrow this, too: runs of 200 epochs are other runs than those of 5000.
+    Without a name, lists all experiments of the paper. Give the same options
+    as to `reproduce`: a run of 200 epochs differs from a run of 5000.
     """
-    with working("loading torch and PyG …"):
-        from equipoise.experiments import files
+    with spinner("reading the store …"):
+        from equipoise.experiments.parser import experiment_names
 
-        chosen = experiments(
-            targets or files.targets(), dataset=dataset, depth=depth, init=init, seeds=seeds, epochs=epochs
+        experiments = select_experiments(
+            names or experiment_names(), dataset=dataset, depth=depth, init=init, seeds=seeds, epochs=epochs
         )
-        outcomes, running, driver = _seen(store)
-    rows = [{"target": experiment.name, **_counts(experiment, outcomes, running)} for experiment in chosen]
+        outcomes, running, owner = _read_store(store)
+    rows = [{"experiment": experiment.name, **_counts(experiment, outcomes, running)} for experiment in experiments]
     if as_json:
-        typer.echo(json.dumps({"store": str(store), "driver": driver or None, "targets": rows}, indent=2))
+        typer.echo(json.dumps({"store": str(store), "lock_owner": owner or None, "experiments": rows}, indent=2))
         return
-    _print(rows)
+    _print_table(rows)
     typer.echo(f"\n{store}: {len(outcomes)} runs" if store.exists() else f"\nthere is no store {store} yet", err=True)
-    if driver:
-        typer.echo(f"a sweep is running: {driver}", err=True)
+    if owner:
+        typer.echo(f"a sweep is running: {owner}", err=True)
 
 
-def _seen(path: Path) -> tuple[dict[str, str], set[str], str]:
-    """Outcomes by key, keys of runs that are running, and who runs them."""
-    from equipoise.experiments.driver import driven
+def _read_store(path: Path) -> tuple[dict[str, str], set[str], str]:
+    """Outcomes by key, keys of running runs, and the process that runs them."""
+    from equipoise.experiments.lock import is_locked
     from equipoise.experiments.store import Store
 
     if not path.exists():
         return {}, set(), ""
     with Store(path, create=False) as store:
-        if driven(path):
-            return store.outcomes(), set(store.running()), store.driver()
+        if is_locked(path):
+            return store.outcomes(), set(store.running()), store.lock_owner()
         return store.outcomes(), set(), ""
 
 
@@ -87,13 +88,13 @@ def _counts(experiment: Experiment, outcomes: Mapping[str, str], running: set[st
     return {"runs": len(experiment.specs), **{name: states[name] for name in STATES}}
 
 
-def _print(rows: Sequence[Mapping[str, object]]) -> None:
+def _print_table(rows: Sequence[Mapping[str, object]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
     for column in rows[0]:
-        table.add_column(column, justify="left" if column == "target" else "right")
+        table.add_column(column, justify="left" if column == "experiment" else "right")
     for row in rows:
         table.add_row(*(str(value) for value in row.values()))
     Console().print(table)

@@ -1,4 +1,4 @@
-"""``equipoise store``: results out of a store, and into one."""
+"""``equipoise store``: export and import results."""
 
 from __future__ import annotations
 
@@ -7,57 +7,61 @@ from typing import Annotated
 
 import typer
 
-from equipoise.commands.targets import DEFAULT_STORE, StoreFile
-from equipoise.commands.terminal import working
+from equipoise.commands.options import DEFAULT_STORE, StoreFile
+from equipoise.commands.terminal import spinner
 from equipoise.errors import StoreError
 
-app = typer.Typer(no_args_is_help=True, help="The store of results: write it to a table, merge others into it.")
+app = typer.Typer(no_args_is_help=True, help="Export the results in a store to CSV, or merge results into it.")
 
 
 @app.command(epilog="Example:  equipoise store export results.csv")
 def export(
-    file: Annotated[Path, typer.Argument(metavar="FILE.csv", help="The table to write.", show_default=False)],
+    file: Annotated[Path, typer.Argument(metavar="FILE.csv", help="CSV file to write.", show_default=False)],
     store: StoreFile = DEFAULT_STORE,
 ) -> None:
-    """Write all results as CSV, one row a run: settings, outcome, accuracies, versions.
+    """Write all results as CSV, one row per run: settings, outcome, accuracies, versions.
 
-    Numbers keep every bit. The curves of the epochs stay in the store.
+    Numbers are written with full precision. Training curves and recordings
+    are not exported.
     """
-    _check_suffix(file)
-    with working("loading …"):
-        from equipoise.experiments.exchange import write_csv
+    if file.suffix.lower() != ".csv":
+        raise StoreError(
+            f"results are exported as .csv, not as {file.suffix or 'a file without a suffix'}",
+            where=str(file),
+            remedy=f"write {file.with_suffix('.csv')}",
+        )
+    with spinner("reading the store …"):
+        from equipoise.experiments.results_csv import write_csv
         from equipoise.experiments.store import Store
 
-        with Store(store, create=False) as opened:
-            count = write_csv(opened.results().values(), file)
+        with Store(store, create=False) as source:
+            count = write_csv(source.results().values(), file)
     typer.echo(f"{count} runs in {file}")
 
 
 @app.command("import", epilog="Example:  equipoise store import cluster.sqlite")
 def import_results(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A table (.csv) or another store.", show_default=False)],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A CSV file (.csv) or another store.", show_default=False)
+    ],
     store: StoreFile = DEFAULT_STORE,
 ) -> None:
-    """Merge the results of a table or of another store into this one.
+    """Merge the results of a CSV file or of another store into this store.
 
-    What is here stays as it is, but for failed runs that have a result there. Doing it twice changes nothing.
+    Existing results are kept, except that a failed run is replaced by a result
+    of the same run. Importing a file twice changes nothing.
     """
-    with working("loading …"):
-        from equipoise.experiments.exchange import read_csv
+    with spinner("reading the results …"):
+        from equipoise.experiments.results_csv import read_csv
         from equipoise.experiments.store import Store
 
         if not file.exists():
-            raise StoreError("there is no such file", where=str(file))
-        with Store(store) as opened:
+            raise StoreError("there is no such file", where=str(file), remedy="name a .csv file or a store")
+        with Store(store) as destination:
             if file.suffix.lower() == ".csv":
-                merged = opened.merge(read_csv(file))
+                counts = destination.merge(read_csv(file))
             else:
-                with Store(file, create=False) as other:
-                    merged = opened.merge(other.results(curves=True, recordings=True).values())
-    told = f"{merged.added} runs added, {merged.known} already there"
-    typer.echo(told + (f", {merged.replaced} failures replaced" if merged.replaced else ""))
-
-
-def _check_suffix(file: Path) -> None:
-    if file.suffix.lower() != ".csv":
-        raise StoreError(f"a table is a .csv, not a {file.suffix or 'file without a suffix'}", where=str(file))
+                with Store(file, create=False) as source:
+                    counts = destination.merge(source.results(curves=True, recordings=True).values())
+    summary = f"{counts.added} runs added, {counts.known} already there"
+    typer.echo(summary + (f", {counts.replaced} failures replaced" if counts.replaced else ""))

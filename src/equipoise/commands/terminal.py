@@ -1,28 +1,40 @@
-"""What commands show while they work; nothing where output does not go to a terminal."""
+"""Progress on the terminal: spinners, progress bars, and displays of a sweep. Nothing moves if stderr is redirected."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from equipoise.commands.options import format_duration
+from equipoise.experiments.callbacks import SweepCallback
 
 if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
     from rich.progress import Progress
 
-    from equipoise.train.history import History
+    from equipoise.experiments.result import Result
+    from equipoise.experiments.spec import RunSpec
+    from equipoise.training.history import History
+
+CellKeys = Sequence[frozenset[str]]  # for each cell the keys of its runs
 
 
 @contextmanager
-def working(message: str) -> Iterator[None]:
-    """A spinner while something takes its time."""
+def spinner(message: str) -> Iterator[None]:
+    """Show a spinner during the ``with`` block."""
     from rich.console import Console
 
     with Console(stderr=True).status(message):
         yield
 
 
-def bars() -> Progress:
-    """Progress bars with a free text at the end and the time left."""
+def progress_bars() -> Progress:
+    """Progress bars with the remaining time and a ``status`` text."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -31,7 +43,7 @@ def bars() -> Progress:
         BarColumn(24),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[says]}"),
+        TextColumn("{task.fields[status]}"),
     )
     console = Console(stderr=True)
     return Progress(*columns, console=console, disable=not console.is_terminal)
@@ -39,12 +51,128 @@ def bars() -> Progress:
 
 @contextmanager
 def epoch_bar(epochs: int) -> Iterator[Callable[[int, History], None]]:
-    """A progress bar over epochs, with loss, validation accuracy and time left."""
-    with bars() as progress:
-        task = progress.add_task("epoch", total=epochs, says="")
+    """Show a progress bar over epochs; yields a callback for ``on_epoch``."""
+    with progress_bars() as progress:
+        task = progress.add_task("epoch", total=epochs, status="")
 
-        def show(epoch: int, history: History) -> None:
-            says = f"loss {history.loss[-1]:.4f}  validation {100 * history.val_accuracy[-1]:.1f} %"
-            progress.update(task, completed=epoch, says=says)
+        def on_epoch(epoch: int, history: History) -> None:
+            status = f"loss {history.loss[-1]:.4f}  validation {100 * history.val_accuracy[-1]:.1f} %"
+            progress.update(task, completed=epoch, status=status)
 
-        yield show
+        yield on_epoch
+
+
+class SweepProgress(SweepCallback):
+    """Count completed cells and runs, and estimate the remaining time from the cost of the completed runs."""
+
+    def __init__(self, cells: CellKeys, done: set[str], clock: Callable[[], float] = time.monotonic) -> None:
+        self.cells, self.done, self.clock = cells, set(done), clock
+        self.todo: dict[str, float] = {}  # key → relative cost
+        self.completed: dict[str, float] = {}
+        self.running: dict[str, str] = {}  # key → label
+        self.start = clock()
+
+    def on_sweep_start(self, todo: Sequence[RunSpec]) -> None:
+        """Start counting; runs that are repeated no longer count as done."""
+        from equipoise.experiments.cost import relative_cost
+
+        self.todo = {spec.key: relative_cost(spec) for spec in todo}
+        self.done -= self.todo.keys()
+        self.start = self.clock()
+
+    def on_run_start(self, spec: RunSpec) -> None:
+        """Add a running run."""
+        self.running[spec.key] = spec.label
+
+    def on_run_end(self, result: Result) -> None:
+        """Move a run from running to done."""
+        self.running.pop(result.key, None)
+        self.completed[result.key] = self.todo[result.key]
+        self.done.add(result.key)
+
+    def __str__(self) -> str:
+        cells = sum(cell <= self.done for cell in self.cells)
+        text = f"{cells}/{len(self.cells)} cells"
+        if self.completed:
+            elapsed = max(self.clock() - self.start, 1e-9)
+            cost = sum(self.completed.values())
+            remaining = (sum(self.todo.values()) - cost) * elapsed / cost
+            text += f", {len(self.completed) * 3600 / elapsed:.0f} runs/h, {format_duration(remaining)} left"
+        return text
+
+
+class SweepLog(SweepProgress):
+    """Print one line per completed run, for log files."""
+
+    def on_wait(self, message: str) -> None:
+        """Print the message."""
+        typer.echo(message, err=True)
+
+    def on_sweep_start(self, todo: Sequence[RunSpec]) -> None:
+        """Print the number of runs."""
+        super().on_sweep_start(todo)
+        typer.echo(f"{len(todo)} runs to do", err=True)
+
+    def on_run_end(self, result: Result) -> None:
+        """Print the result."""
+        super().on_run_end(result)
+        typer.echo(f"[{len(self.completed)}/{len(self.todo)}] {format_result(result)}  ({self})", err=True)
+
+
+class SweepDisplay(SweepProgress):
+    """Show a progress bar, the running runs and the last result, for terminals; a context manager."""
+
+    def __init__(self, cells: CellKeys, done: set[str], console: Console) -> None:
+        from rich.live import Live
+
+        super().__init__(cells, done)
+        self.console, self.last = console, ""
+        self.live = Live(console=console, get_renderable=self._render, refresh_per_second=2, transient=True)
+
+    def __enter__(self) -> SweepDisplay:
+        self.live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.live.stop()
+
+    def on_wait(self, message: str) -> None:
+        """Print the message."""
+        self.console.print(message)
+
+    def on_run_end(self, result: Result) -> None:
+        """Show the result; print it permanently if the run was unsuccessful."""
+        super().on_run_end(result)
+        self.last = format_result(result)
+        if result.outcome in ("failed", "diverged"):
+            self.console.print(self.last, markup=False, highlight=False)
+
+    def _render(self) -> RenderableType:
+        from rich.columns import Columns
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.text import Text
+
+        if not self.todo:
+            return Text("")
+        total = sum(self.todo.values())
+        header: list[Any] = [
+            ProgressBar(total=total, completed=sum(self.completed.values()), width=30),
+            Text(f"{len(self.completed)}/{len(self.todo)} runs, {self}"),
+        ]
+        lines = [f"running  {label}" for label in self.running.values()]
+        if self.last:
+            lines.append(f"last     {self.last}")
+        return Group(Columns(header), *(Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in lines))
+
+
+def format_result(result: Result) -> str:
+    """Describe a run in one line."""
+    text = f"{result.spec.label}: {result.outcome}"
+    if result.outcome in ("failed", "diverged"):
+        text += f", {result.reason}"
+    if result.test_accuracy is not None:
+        text += f", {100 * result.test_accuracy:.1f} % at epoch {result.best_epoch}"
+    return f"{text}, {format_duration(result.seconds)}"

@@ -1,1 +1,1 @@
-"""The data sets: nine real graphs, checked file by file, and one that is made up from a seed."""
+"""The data sets: nine real graphs, whose files are verified by checksum, and a synthetic one."""

@@ -1,6 +1,6 @@
-"""What data sets there are: how large, from where, and the SHA-256 of every file.
+"""The catalogue of data sets: sizes, download addresses and SHA-256 checksums of all files.
 
->>> catalog_entry("Cora").nodes
+>>> dataset_info("Cora").nodes
 2708
 """
 
@@ -59,12 +59,12 @@ HETEROPHILOUS_SHA256 = {
 
 @dataclass(frozen=True)
 class RawFile:
-    """One file as its authors published it.
+    """A file as published by the authors of a data set.
 
     Attributes:
-        path: where it lies below a data folder, with forward slashes.
-        sha256: the checksum that it must have before anything in it is read.
-        url: where it can be downloaded.
+        path: path relative to a data folder, with forward slashes.
+        sha256: checksum, verified before the file is parsed.
+        url: download address.
     """
 
     path: str
@@ -73,20 +73,23 @@ class RawFile:
 
     @property
     def name(self) -> str:
-        """The last part of the path."""
+        """File name without folders."""
         return PurePosixPath(self.path).name
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One data set: what it is made of and what must come out when it is loaded with default options.
+class DatasetInfo:
+    """Sizes and files of a data set, as loaded with default options.
 
     Attributes:
-        name: the key it is asked for by, in lower case.
-        title: the name to print.
-        nodes, edges, features, classes: the sizes; edges as used, each direction counted.
-        split: how many nodes to train, validate and test on.
-        files: the raw files; none where there is nothing to read.
+        name: identifier, in lower case.
+        title: name for display.
+        nodes: number of nodes.
+        edges: number of directed edges, as used for training.
+        features: number of features per node.
+        classes: number of classes.
+        split: numbers of training, validation and test nodes.
+        files: raw files; empty for the synthetic data set.
     """
 
     name: str
@@ -112,24 +115,34 @@ def _heterophilous(name: str) -> tuple[RawFile, ...]:
     return (RawFile(f"heterophilous/{file}", HETEROPHILOUS_SHA256[name], f"{HETEROPHILOUS_URL}/{file}"),)
 
 
-_ENTRIES = (
-    Entry("cora", "Cora", 2708, 10556, 1433, 7, (140, 500, 1000), _planetoid("Cora")),
-    Entry("citeseer", "Citeseer", 3327, 9104, 3703, 6, (120, 494, 988), _planetoid("CiteSeer")),
-    Entry("pubmed", "Pubmed", 19717, 88648, 500, 3, (60, 500, 1000), _planetoid("PubMed")),
-    Entry("chameleon", "Chameleon", 2277, 31371, 2325, 5, (1092, 729, 456), _heterophilous("chameleon")),
-    Entry("squirrel", "Squirrel", 5201, 198353, 2089, 5, (2496, 1664, 1041), _heterophilous("squirrel")),
-    Entry("actor", "Actor", 7600, 26659, 932, 5, (3648, 2432, 1520), _heterophilous("actor")),
-    Entry("cornell", "Cornell", 183, 277, 1703, 5, (87, 59, 37), _heterophilous("cornell")),
-    Entry("texas", "Texas", 183, 279, 1703, 5, (87, 59, 37), _heterophilous("texas")),
-    Entry("wisconsin", "Wisconsin", 251, 450, 1703, 5, (120, 80, 51), _heterophilous("wisconsin")),
-    Entry("synthetic-citation", "Synthetic citation", 1750, 6948, 500, 7, (140, 500, 1000)),
+_DATASETS = (
+    DatasetInfo("cora", "Cora", 2708, 10556, 1433, 7, (140, 500, 1000), _planetoid("Cora")),
+    DatasetInfo("citeseer", "Citeseer", 3327, 9104, 3703, 6, (120, 494, 988), _planetoid("CiteSeer")),
+    DatasetInfo("pubmed", "Pubmed", 19717, 88648, 500, 3, (60, 500, 1000), _planetoid("PubMed")),
+    DatasetInfo("chameleon", "Chameleon", 2277, 31371, 2325, 5, (1092, 729, 456), _heterophilous("chameleon")),
+    DatasetInfo("squirrel", "Squirrel", 5201, 198353, 2089, 5, (2496, 1664, 1041), _heterophilous("squirrel")),
+    DatasetInfo("actor", "Actor", 7600, 26659, 932, 5, (3648, 2432, 1520), _heterophilous("actor")),
+    DatasetInfo("cornell", "Cornell", 183, 277, 1703, 5, (87, 59, 37), _heterophilous("cornell")),
+    DatasetInfo("texas", "Texas", 183, 279, 1703, 5, (87, 59, 37), _heterophilous("texas")),
+    DatasetInfo("wisconsin", "Wisconsin", 251, 450, 1703, 5, (120, 80, 51), _heterophilous("wisconsin")),
+    DatasetInfo("synthetic-citation", "Synthetic citation", 1750, 6948, 500, 7, (140, 500, 1000)),
 )
 
-CATALOG = {entry.name: entry for entry in _ENTRIES}
+CATALOG = {info.name: info for info in _DATASETS}
 
 
-def catalog_entry(name: str) -> Entry:
-    """The data set of this name, in upper or lower case; a :class:`ChoiceError` that lists all names otherwise."""
+def dataset_info(name: str) -> DatasetInfo:
+    """Look up a data set by name, ignoring case.
+
+    Args:
+        name: name of the data set.
+
+    Returns:
+        Its entry in the catalogue.
+
+    Raises:
+        ChoiceError: If the name is unknown; lists all names and suggests the nearest.
+    """
     try:
         return CATALOG[str(name).lower()]
     except KeyError:

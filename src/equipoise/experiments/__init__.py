@@ -1,1 +1,1 @@
-"""Experiments: what a run is made of, the paper's tables and figures as files, sweeps over them, and their results."""
+"""Experiments: specifications of runs, sweeps over them on one machine or a cluster, and the store of results."""

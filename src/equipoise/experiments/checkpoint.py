@@ -1,4 +1,4 @@
-"""A run's state on disk, so that a run that was killed goes on where it was."""
+"""Checkpoints: the training state of a run on disk, from which an interrupted run continues."""
 
 from __future__ import annotations
 
@@ -11,62 +11,62 @@ from typing import Any
 
 import torch
 
-from equipoise.experiments.result import versions
-from equipoise.train.state import TrainingState
+from equipoise.experiments.result import library_versions
+from equipoise.training.history import TrainingState
 
-EVERY = 60.0  # seconds from one checkpoint of a run to its next
+CHECKPOINT_INTERVAL = 60.0  # seconds between two checkpoints of a run
 
 log = logging.getLogger(__name__)
 
 
 class Checkpoint:
-    """The file with the state of one run; there is an old state or a new one in it, never half of one.
+    """The checkpoint file of one run. It is replaced atomically, so it never holds a partial state.
 
     Args:
         path: the file.
-        key: of the run that it belongs to.
-        every: seconds from one state to the next.
+        key: key of the run.
+        interval: seconds between two checkpoints.
     """
 
-    def __init__(self, path: Path, key: str, every: float = EVERY) -> None:
-        self.path, self.key, self.every = path, key, every
-        self._last = time.monotonic()
+    def __init__(self, path: Path, key: str, interval: float = CHECKPOINT_INTERVAL) -> None:
+        self.path, self.key, self.interval = path, key, interval
+        self._last_save = time.monotonic()
 
     def load(self) -> TrainingState | None:
-        """The state to go on from; None if there is none, or none that leads to the same numbers."""
+        """Return the saved state, or ``None`` if there is none from which the run gives the same numbers."""
         if not self.path.exists():
             return None
         try:
             saved = torch.load(self.path, weights_only=True)
-            fault = self._fault(saved)
-            if not fault:
+            problem = self._problem(saved)
+            if not problem:
                 return TrainingState(**saved["state"])
-        except Exception as error:  # whatever is in the file, the run can start over
-            fault = f"it cannot be read ({type(error).__name__})"
-        log.warning("equipoise: checkpoint %s is ignored: %s; its run starts over", self.path, fault)
+        except Exception as error:  # the file may contain anything; without it the run starts over
+            problem = f"it cannot be read ({type(error).__name__})"
+        log.warning("equipoise: ignoring checkpoint %s: %s; the run starts over", self.path, problem)
         return None
 
-    def _fault(self, saved: Any) -> str:
+    def _problem(self, saved: Any) -> str:
         if not isinstance(saved, dict) or saved.keys() != {"key", "versions", "state"}:
-            return "it is not one of ours"
+            return "it is not a checkpoint of equipoise"
         if saved["key"] != self.key:
             return "it belongs to another run"
-        if saved["versions"] != versions():
-            return "it was made by other versions of the libraries, whose numbers may differ"
+        if saved["versions"] != library_versions():
+            return "it was written with other library versions, whose numbers may differ"
         return ""
 
-    def offer(self, state: Callable[[], TrainingState]) -> None:
-        """Save the state, if the last one is old enough."""
-        if time.monotonic() - self._last >= self.every:
+    def save_if_due(self, state: Callable[[], TrainingState]) -> None:
+        """Save the state if the last checkpoint is older than the interval."""
+        if time.monotonic() - self._last_save >= self.interval:
             self.save(state())
 
     def save(self, state: TrainingState) -> None:
-        """Replace what is in the file, in one step that happens or does not."""
+        """Replace the checkpoint atomically."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self.path.with_suffix(f".{os.getpid()}.tmp")
-        with fresh.open("wb") as file:
-            torch.save({"key": self.key, "versions": versions(), "state": vars(state)}, file)
+        temporary = self.path.with_suffix(f".{os.getpid()}.tmp")
+        with temporary.open("wb") as file:
+            torch.save({"key": self.key, "versions": library_versions(), "state": vars(state)}, file)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(fresh, self.path)
-        self._last = time.monotonic()
+        os.replace(temporary, self.path)
+        self._last_save = time.monotonic()

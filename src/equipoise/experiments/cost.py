@@ -1,18 +1,37 @@
-"""How much work a run is, before it is run."""
+"""The cost of a run: a relative estimate from its settings, and one in seconds from a calibration on this machine.
+
+The time of an epoch is about linear in four numbers (:func:`epoch_operations`). The relative estimate uses fixed
+factors, the calibration fits them to a few epochs of small networks. Only :func:`calibrate` imports torch.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
-from equipoise.data.catalog import catalog_entry
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.data.catalog import dataset_info
 from equipoise.experiments.spec import RunSpec
 
-# About how long the parts of an epoch take, relative to each other: enough to begin with the long runs.
-ROUGHLY = (1e5, 0.05, 0.5, 1.0)
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+# Approximate relative times per operation, accurate enough to start the long runs first.
+RELATIVE_COSTS = (1e5, 0.05, 0.5, 1.0)
+
+CostFactors = Mapping[str, NDArray[np.float64]]  # kind of layer → seconds per operation of each type
+
+FEATURE_DENSITY = 0.01  # fraction of non-zero features, about that of citation graphs
+TIMED_EPOCHS = 5  # epochs timed per network, after a first one to warm up
 
 
-class Graph(Protocol):
-    """What counts about a data set; an entry of the catalogue has it."""
+class GraphSize(Protocol):
+    """The sizes of a graph; :class:`~equipoise.data.catalog.DatasetInfo` has them."""
 
     @property
     def nodes(self) -> int: ...
@@ -24,31 +43,142 @@ class Graph(Protocol):
     def classes(self) -> int: ...
 
 
-def parts(spec: RunSpec, graph: Graph | None = None) -> tuple[float, float, float, float]:
-    """What an epoch is made of: layers, multiplications in dense layers, features of nodes, and those sent along edges.
+def epoch_operations(spec: RunSpec, graph: GraphSize | None = None) -> tuple[float, float, float, float]:
+    """Count the operations of an epoch.
 
-    Its time is about linear in these (:mod:`~equipoise.experiments.calibration` finds the factors).
+    Args:
+        spec: the run.
+        graph: sizes of the graph; by default those of the run's data set.
+
+    Returns:
+        Numbers of layers, of multiplications in dense products, of node features written, and of features sent along
+        edges.
 
     Example:
-        >>> parts(RunSpec(dataset="cora", depth=2, lr=0.1))
+        >>> epoch_operations(RunSpec(dataset="cora", depth=2, lr=0.1))
         (2.0, 249569280.0, 192268.0, 941744.0)
     """
-    graph = graph or catalog_entry(spec.dataset)
-    read = spec.width * (spec.heads if spec.concat else 1)
-    written = [spec.width * spec.heads] * (spec.depth - 1) + [graph.classes * spec.out_heads]
+    graph = graph or dataset_info(spec.dataset)
+    hidden_inputs = spec.width * (spec.heads if spec.concat else 1)
+    inputs = [graph.features, *[hidden_inputs] * (spec.depth - 1)]
+    outputs = [spec.width * spec.heads] * (spec.depth - 1) + [graph.classes * spec.out_heads]
     matrices = 1 if spec.share_weights else 2
-    weights = sum(i * o for i, o in zip([graph.features, *[read] * (spec.depth - 1)], written, strict=True))
-    edges = graph.edges * (2 if spec.undirected else 1) + graph.nodes  # with a self-loop each
-    amounts = (spec.depth, graph.nodes * matrices * weights, graph.nodes * sum(written), edges * sum(written))
-    layers, dense, features, sent = map(float, amounts)
-    return layers, dense, features, sent
+    weights = sum(i * o for i, o in zip(inputs, outputs, strict=True))
+    edges = graph.edges * (2 if spec.undirected else 1) + graph.nodes  # one self-loop per node
+    counts = (spec.depth, graph.nodes * matrices * weights, graph.nodes * sum(outputs), edges * sum(outputs))
+    layers, products, features, messages = map(float, counts)
+    return layers, products, features, messages
 
 
-def work(spec: RunSpec) -> float:
-    """A rough size of the whole run.
+def relative_cost(spec: RunSpec) -> float:
+    """Estimate the cost of a whole run in arbitrary units.
+
+    Args:
+        spec: the run.
+
+    Returns:
+        A number that is comparable between runs.
 
     Example:
-        >>> work(RunSpec(dataset="cora", depth=20, lr=0.1)) > 5 * work(RunSpec(dataset="texas", depth=20, lr=0.1))
+        >>> cora, texas = (RunSpec(dataset=name, depth=20, lr=0.1) for name in ("cora", "texas"))
+        >>> relative_cost(cora) > 5 * relative_cost(texas)
         True
     """
-    return spec.epochs * sum(factor * amount for factor, amount in zip(ROUGHLY, parts(spec), strict=True))
+    operations = zip(RELATIVE_COSTS, epoch_operations(spec), strict=True)
+    return spec.epochs * sum(cost * count for cost, count in operations)
+
+
+def estimate_seconds(spec: RunSpec, factors: CostFactors) -> float:
+    """Estimate the duration of a run that needs all its epochs; a run that converges takes less."""
+    return spec.epochs * float(np.dot(epoch_operations(spec), factors[spec.kind]))
+
+
+@dataclass(frozen=True)
+class CalibrationNetwork:
+    """Sizes of a network and of the random graph that it is timed on."""
+
+    nodes: int
+    edges: int
+    features: int
+    depth: int
+    width: int = 64
+    classes: int = 7
+
+
+# Each type of operation dominates in one of them and is negligible in another.
+CALIBRATION_NETWORKS = (
+    CalibrationNetwork(200, 300, 64, depth=12),
+    CalibrationNetwork(200, 300, 1700, depth=2),
+    CalibrationNetwork(2500, 2500, 1500, depth=2),
+    CalibrationNetwork(2500, 10000, 64, depth=4),
+    CalibrationNetwork(2500, 50000, 64, depth=2),
+    CalibrationNetwork(2500, 5000, 64, depth=2, width=256),
+)
+
+
+def calibrate(kinds: Iterable[str]) -> CostFactors:
+    """Time small networks of each kind on one thread, and fit the time of an epoch.
+
+    The fit minimises relative errors, so that short epochs count as much as long ones.
+
+    Args:
+        kinds: kinds of layers.
+
+    Returns:
+        Seconds per operation by kind.
+    """
+    from scipy.optimize import nnls  # noqa: PLC0415 - slow to import
+
+    factors = {}
+    with _single_thread():
+        for kind in kinds:
+            specs = [_spec(kind, sizes) for sizes in CALIBRATION_NETWORKS]
+            pairs = list(zip(specs, CALIBRATION_NETWORKS, strict=True))
+            counts = np.array([epoch_operations(spec, sizes) for spec, sizes in pairs])
+            seconds = np.array([_time_epoch(spec, sizes) for spec, sizes in pairs])
+            factors[kind] = nnls(counts / seconds[:, None], np.ones(len(seconds)))[0]
+    return factors
+
+
+def _spec(kind: Any, sizes: CalibrationNetwork) -> RunSpec:
+    return RunSpec(dataset="synthetic-citation", kind=kind, depth=sizes.depth, width=sizes.width, lr=1e-3)
+
+
+def _time_epoch(spec: RunSpec, sizes: CalibrationNetwork) -> float:
+    """Return the median duration of an epoch."""
+    from equipoise.experiments.run import build_network  # noqa: PLC0415 - imports torch
+    from equipoise.training.loop import train  # noqa: PLC0415 - imports torch
+
+    data, timestamps = _random_data(sizes), list[float]()
+    model = build_network(spec, data)
+    train(model, data, lr=spec.lr, epochs=TIMED_EPOCHS + 1, on_epoch=lambda *_: timestamps.append(time.perf_counter()))
+    return float(np.median(np.diff(timestamps)))
+
+
+def _random_data(sizes: CalibrationNetwork) -> Data:
+    import torch  # noqa: PLC0415 - slow to import
+    from torch_geometric.data import Data  # noqa: PLC0415 - slow to import
+
+    generator = torch.Generator().manual_seed(0)
+    mask = torch.ones(sizes.nodes, dtype=torch.bool)
+    return Data(
+        x=(torch.rand(sizes.nodes, sizes.features, generator=generator) < FEATURE_DENSITY).float(),
+        y=torch.randint(sizes.classes, (sizes.nodes,), generator=generator),
+        edge_index=torch.randint(sizes.nodes, (2, sizes.edges), generator=generator),
+        train_mask=mask,
+        val_mask=mask,
+        test_mask=mask,
+        classes=sizes.classes,
+    )
+
+
+@contextmanager
+def _single_thread() -> Iterator[None]:
+    import torch  # noqa: PLC0415 - slow to import
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,7 +1,7 @@
-"""Who does the runs: processes on this machine, or tasks on a cluster (:mod:`~equipoise.experiments.ray_executor`).
+"""Executors: run specs in processes of this machine, or on a cluster (:mod:`~equipoise.experiments.ray_executor`).
 
-An executor is a function. Specs go in; out come, as it happens, a spec when its run starts and a result when it is
-over: one result for each spec, whatever becomes of the process or machine that it ran on.
+An executor is a function of specs and a run function. It yields each spec when its run starts and each result when its
+run ends: exactly one result per spec, even if a process or node is lost.
 """
 
 from __future__ import annotations
@@ -19,83 +19,88 @@ from multiprocessing.process import BaseProcess
 
 import torch
 
-from equipoise.experiments.result import Result, failed
+from equipoise.experiments.result import Result, failed_result
 from equipoise.experiments.spec import RunSpec
 
-Work = Callable[[RunSpec], Result]
-News = Generator[RunSpec | Result, None, None]
-Executor = Callable[[Sequence[RunSpec], Work], News]
+RunFunction = Callable[[RunSpec], Result]
+Events = Generator[RunSpec | Result, None, None]  # a spec when its run starts, a result when it ends
+Executor = Callable[[Sequence[RunSpec], RunFunction], Events]
 
-SOON = 5.0  # seconds in which a process ends that is asked to
-TRIES = 2  # a process that dies takes its run with it twice before that is the run's result
+TERMINATION_TIMEOUT = 5.0  # seconds between SIGTERM and SIGKILL
+MAX_ATTEMPTS = 2  # a run whose process dies this often counts as failed
 
 
-def processes(jobs: int | None = None) -> Executor:
-    """Runs in processes of this machine, one thread each; by default one a core.
+def process_executor(jobs: int | None = None) -> Executor:
+    """Create an executor that runs specs in processes of this machine, with one thread each.
 
-    The functions that are given as work have to be importable: processes are started anew (``spawn``), since forked
-    ones inherit thread pools that no longer work.
+    The run function must be importable: processes are spawned, because forked ones inherit broken thread pools.
+
+    Args:
+        jobs: number of processes; by default one per available core.
+
+    Returns:
+        The executor.
     """
-    jobs = jobs or cores()
+    jobs = jobs or available_cores()
 
-    def execute(specs: Sequence[RunSpec], work: Work) -> News:
-        waiting = deque(_Job(spec) for spec in specs)
+    def execute(specs: Sequence[RunSpec], run_function: RunFunction) -> Events:
+        pending = deque(_Job(spec) for spec in specs)
         workers: list[_Worker] = []
         try:
-            while waiting or any(worker.job for worker in workers):
-                while len(workers) < jobs and len(workers) < len(waiting) + sum(bool(w.job) for w in workers):
-                    workers.append(_Worker(work))
+            while pending or any(worker.job for worker in workers):
+                while len(workers) < jobs and len(workers) < len(pending) + sum(bool(w.job) for w in workers):
+                    workers.append(_Worker(run_function))
                 for worker in workers:
-                    if worker.job is None and waiting:
-                        yield worker.start(waiting.popleft())
-                for worker in _ready(workers):
-                    job, result = worker.take()
-                    if result is None:  # it died
+                    if worker.job is None and pending:
+                        yield worker.submit(pending.popleft())
+                for worker in _wait_for_any(workers):
+                    job, result = worker.collect()
+                    if result is None:  # the process died
                         workers.remove(worker)
-                        result = _lost(job, worker)
+                        result = _failure(job, worker)
                     if result is None:
-                        waiting.appendleft(job)
+                        pending.appendleft(job)
                     else:
                         yield result
         finally:
             for worker in workers:
-                worker.end()
+                worker.stop()
 
     return execute
 
 
-def cores() -> int:
-    """How many of this machine's cores are ours: a batch system may have given us a few of them only."""
+def available_cores() -> int:
+    """Return the number of cores available to this process; a batch system may grant only some of them."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass
 class _Job:
     spec: RunSpec
-    tries: int = 0
+    attempts: int = 0
 
 
 class _Worker:
-    """A process that is handed specs one by one through a pipe."""
+    """A process that receives specs and sends results through a pipe, one at a time."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, run_function: RunFunction) -> None:
         context = multiprocessing.get_context("spawn")
-        self.pipe, theirs = context.Pipe()
-        self.process: BaseProcess = context.Process(target=_serve, args=(theirs, work), daemon=True)
+        self.pipe, child_pipe = context.Pipe()
+        self.process: BaseProcess = context.Process(target=_serve, args=(child_pipe, run_function), daemon=True)
         self.job: _Job | None = None
-        with _one_thread():
+        with _single_threaded():
             self.process.start()
-        theirs.close()  # so that the pipe ends when the process does
+        child_pipe.close()  # so that reading raises EOFError when the process dies
 
-    def start(self, job: _Job) -> RunSpec:
-        job.tries += 1
+    def submit(self, job: _Job) -> RunSpec:
+        job.attempts += 1
         self.job = job
-        with suppress(OSError):  # it is dead, as taking its result will show
+        with suppress(OSError):  # the process is dead; collect() will notice
             self.pipe.send(job.spec)
         return job.spec
 
-    def take(self) -> tuple[_Job, Result | None]:
-        """What it did; no result if it died."""
+    def collect(self) -> tuple[_Job, Result | None]:
+        """Return the job and its result, or ``None`` if the process died."""
         job, self.job = self.job, None
         assert job is not None
         try:
@@ -104,44 +109,45 @@ class _Worker:
             self.process.join()
             return job, None
 
-    def end(self) -> None:
+    def stop(self) -> None:
         self.pipe.close()
         self.process.terminate()
-        self.process.join(SOON)
-        self.process.kill()  # whatever keeps it: what it did is in its checkpoint
+        self.process.join(TERMINATION_TIMEOUT)
+        self.process.kill()  # the run continues from its checkpoint later
         self.process.join()
 
 
-def _ready(workers: Sequence[_Worker]) -> list[_Worker]:
-    """Wait for a busy worker to answer or die."""
+def _wait_for_any(workers: Sequence[_Worker]) -> list[_Worker]:
+    """Wait until a busy worker sends its result or dies."""
     busy = {id(worker.pipe): worker for worker in workers if worker.job}
     return [busy[id(pipe)] for pipe in wait([worker.pipe for worker in busy.values()])]
 
 
-def _lost(job: _Job, worker: _Worker) -> Result | None:
-    if job.tries < TRIES:
+def _failure(job: _Job, worker: _Worker) -> Result | None:
+    """Return the failed result of a job whose process died, or ``None`` if it has attempts left."""
+    if job.attempts < MAX_ATTEMPTS:
         return None
     code = worker.process.exitcode or 0
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-    reason = f"its process {how}, {TRIES} times"
-    return failed(job.spec, reason + (": perhaps there is not enough memory" if code == -signal.SIGKILL else ""))
+    cause = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+    hint = ": perhaps out of memory" if code == -signal.SIGKILL else ""
+    return failed_result(job.spec, f"the process {cause}, {MAX_ATTEMPTS} times{hint}")
 
 
-def _serve(pipe: Connection, work: Work) -> None:
-    """The life of a worker process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver, which ends its workers
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
+def _serve(pipe: Connection, run_function: RunFunction) -> None:
+    """Main function of a worker process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which stops its workers
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     while True:
         try:
             spec = pipe.recv()
         except EOFError:
             return
-        pipe.send(work(spec))
+        pipe.send(run_function(spec))
 
 
-def _leave_with_parent() -> None:
-    """A driver that is killed cannot end its workers, and a new one will do their runs."""
+def _exit_with_parent() -> None:
+    """Exit when the parent dies: a killed parent cannot stop its workers, and the next sweep repeats their runs."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])
@@ -149,8 +155,8 @@ def _leave_with_parent() -> None:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
-    """Libraries read this when they are loaded, and a new process inherits it."""
+def _single_threaded() -> Iterator[None]:
+    """Set ``OMP_NUM_THREADS`` for child processes, whose libraries read it at import."""
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"
     try:

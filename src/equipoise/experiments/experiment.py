@@ -1,116 +1,171 @@
-"""An experiment: a grid of runs, what was published about each of its cells, and what was claimed."""
+"""An experiment: a grid of runs, the published numbers of its cells, and the claims made about them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, ConfigDict, StrictBool, StrictFloat
+from pydantic.dataclasses import dataclass as validated_dataclass
 
 from equipoise.errors import ChoiceError, SpecError
 from equipoise.experiments.spec import RunSpec
 
 Value = str | int | float | bool | None
-At = tuple[Value, ...]  # a cell's place: one value for each axis, in the order of the axes
+Coordinates = tuple[Value, ...]  # position of a cell in the grid: one value per axis, in the order of the axes
+ExperimentKind = Literal["table", "figure", "data"]
 Measure = Literal["accuracy", "epochs"]
+
+
+def expand_lists(table: Any) -> Any:
+    """Turn ``{a = 1, b = [2, 3]}`` into ``{a: 1, b: 2}, {a: 1, b: 3}``: one row per entry of the lists.
+
+    Args:
+        table: values or lists of values by name; anything but a mapping is returned as it is.
+
+    Returns:
+        A tuple with one mapping per row.
+
+    Raises:
+        ValueError: If the lists have different lengths.
+
+    Example:
+        >>> expand_lists({"a": 1, "b": [2, 3]})
+        ({'a': 1, 'b': 2}, {'a': 1, 'b': 3})
+    """
+    if not isinstance(table, Mapping):
+        return table
+    lengths = {len(value) for value in table.values() if isinstance(value, list)}
+    if len(lengths) > 1:
+        raise ValueError(f"lists of {' and '.join(map(str, sorted(lengths)))} entries do not match")
+    return tuple(
+        {name: value[row] if isinstance(value, list) else value for name, value in table.items()}
+        for row in range(lengths.pop() if lengths else 1)
+    )
+
+
+def _listed(table: Any) -> Any:
+    """Turn single values into tuples of one value."""
+    if not isinstance(table, Mapping):
+        return table
+    return {name: tuple(value) if isinstance(value, list | tuple) else (value,) for name, value in table.items()}
+
+
+Rows = Annotated[tuple[dict[str, Value], ...], BeforeValidator(expand_lists)]
+AllowedValues = Annotated[dict[str, tuple[Value, ...]], BeforeValidator(_listed)]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a table: runs that differ in nothing but the seed.
+    """One cell of a table: runs that differ only in their seed.
 
     Attributes:
-        at: its place.
-        specs: its runs; none where there is nothing to train.
+        coordinates: values of the axes.
+        specs: its runs; empty in tables of data sets.
     """
 
-    at: At
+    coordinates: Coordinates
     specs: tuple[RunSpec, ...]
 
 
-@dataclass(frozen=True)
+@validated_dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
 class Claim:
-    """What is said about a table, in a form that numbers can decide: in each comparison, ``better`` beats ``worse``.
+    """A published statement about a table, as comparisons in each of which ``better`` must beat ``worse``.
 
     Attributes:
         say: the claim in words.
-        source: where it is said.
-        better, worse: pairs of places, by some of the axes; compared at equal values of the others.
-        where: the values of an axis for which it is claimed, where that is not all of them.
-        measure: ``"accuracy"``, where more is better, or ``"epochs"`` to the best model, where less is.
-        by: how far ahead ``better`` must be, in points or epochs; below 0 for *not worse than*.
-        most: claimed of most comparisons only, not of each.
-        narrow, wide: the claim is that ``better`` is ahead by more at ``wide`` than at ``narrow``.
+        source: where it was published.
+        better, worse: the two sides of each comparison, as values of some axes. Both sides have equal values of all
+            other axes.
+        where: allowed values of the other axes; all if an axis is not listed.
+        measure: ``"accuracy"`` (higher is better) or ``"epochs"`` to the best model (lower is better).
+        by: required lead of ``better``, in percentage points or epochs; negative for *not worse than*.
+        most: the claim is about most comparisons, not all.
+        narrow, wide: the claim is that the lead of ``better`` is larger at ``wide`` than at ``narrow``.
     """
 
     say: str
-    source: str
-    better: tuple[Mapping[str, Value], ...]
-    worse: tuple[Mapping[str, Value], ...]
-    where: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+    better: Rows
+    worse: Rows
+    source: str = ""
+    where: AllowedValues = field(default_factory=dict)
     measure: Measure = "accuracy"
-    by: float = 0.0
-    most: bool = False
-    narrow: Mapping[str, Value] = field(default_factory=dict)
-    wide: Mapping[str, Value] = field(default_factory=dict)
+    by: StrictFloat = 0.0
+    most: StrictBool = False
+    narrow: dict[str, Value] = field(default_factory=dict)
+    wide: dict[str, Value] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A table or a figure: what to run for it, what was published, where every setting comes from.
+    """A table or figure: its runs, the published numbers, and the source of every setting.
 
     Attributes:
-        name: what it is asked for by.
+        name: identifier on the command line.
         title: one line.
-        kind: ``"table"`` or ``"figure"`` of runs, or ``"data"``, which needs no run.
+        kind: ``"table"`` or ``"figure"`` of runs, or ``"data"`` for a table of data sets, which has no runs.
         source: where it was published.
-        axes: the settings that vary, and ``variant``, with their values, in order; the seed is not one of them.
-        cells: one for each combination of these values.
-        compare: the axis whose best value is looked for; the last one.
-        published: measure → number, for each cell that has one; for runs ``accuracy``, ``ci``, ``epochs``,
-            ``epochs_ci``.
-        provenance: setting → where its value comes from.
-        claims: what was said about the numbers.
-        notes: what a reader should know.
-        draws: the quantities that a figure shows.
-        every: epochs from one sample of these to the next.
-        load: data set → options of ``load_dataset``, for ``"data"``.
-        remark: how its runs differ from those of its file, where they do.
+        axes: the settings that vary (and ``variant``) with their values. The seed is not an axis.
+        cells: one cell per combination of these values.
+        compare: the axis whose best value is marked; it is the last axis.
+        published: published numbers by coordinates and measure. Measures of runs are ``accuracy``, ``ci``, ``epochs``
+            and ``epochs_ci``.
+        provenance: source of each setting's value.
+        claims: published claims about the numbers.
+        notes: remarks for the reader.
+        draws: quantities that the figure shows.
+        figure: name of the figure in the registry of :mod:`equipoise.report.figures`; ``None`` without a figure.
+        every: epochs between two samples of these quantities.
+        load_options: options of :func:`~equipoise.load_dataset` by data set, for ``"data"``.
+        remark: how the runs differ from those of the experiment's file; empty if they do not.
     """
 
     name: str
     title: str
-    kind: Literal["table", "figure", "data"]
+    kind: ExperimentKind
     source: str
     axes: Mapping[str, tuple[Value, ...]]
     cells: tuple[Cell, ...]
     compare: str
-    published: Mapping[At, Mapping[str, float]] = field(default_factory=dict)
+    published: Mapping[Coordinates, Mapping[str, float]] = field(default_factory=dict)
     provenance: Mapping[str, str] = field(default_factory=dict)
     claims: tuple[Claim, ...] = ()
     notes: tuple[str, ...] = ()
     draws: tuple[str, ...] = ()
+    figure: str | None = None
     every: int = 25
-    load: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
+    load_options: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
     remark: str = ""
 
     @property
     def specs(self) -> list[RunSpec]:
-        """All runs, each once, in the order of the cells."""
+        """All runs without duplicates, in the order of the cells."""
         return list(dict.fromkeys(spec for cell in self.cells for spec in cell.specs))
 
-    def at(self, place: Mapping[str, Value]) -> At:
-        """The place of the cell with these values of the axes."""
-        return tuple(place[axis] for axis in self.axes)
+    def coordinates(self, values: Mapping[str, Value]) -> Coordinates:
+        """Return the coordinates of the cell with these values of the axes."""
+        return tuple(values[axis] for axis in self.axes)
 
-    def places(self, where: Mapping[str, Sequence[Value]], without: Sequence[str] = ()) -> Iterator[dict[str, Value]]:
-        """Every combination of the axes' values that ``where`` allows, leaving out the axes named in ``without``."""
+    def combinations(
+        self, where: Mapping[str, Sequence[Value]], without: Sequence[str] = ()
+    ) -> Iterator[dict[str, Value]]:
+        """Iterate over the combinations of axis values.
+
+        Args:
+            where: allowed values by axis; all if an axis is not listed.
+            without: axes to leave out.
+
+        Yields:
+            Values by axis.
+        """
         names = [axis for axis in self.axes if axis not in without]
         allowed = [[value for value in self.axes[axis] if value in where.get(axis, (value,))] for axis in names]
         for values in product(*allowed):
             yield dict(zip(names, values, strict=True))
 
-    def narrowed(
+    def subset(
         self,
         *,
         dataset: Sequence[str] | None = None,
@@ -119,47 +174,59 @@ class Experiment:
         seeds: int | None = None,
         epochs: int | None = None,
     ) -> Experiment:
-        """The same with fewer cells, another number of runs each, or other epochs; claims stay about all of it.
+        """Return the experiment with fewer cells, or with another number of runs per cell or of epochs.
+
+        Claims and published numbers stay those of the whole experiment.
 
         Args:
-            dataset: the data sets to keep; all if not given.
-            depth: the depths to keep.
-            init: the schemes to keep.
-            seeds: runs of a cell; more than the experiment has go on counting from its last seed.
-            epochs: how many at most, in every run.
+            dataset: data sets to keep; all by default.
+            depth: depths to keep; all by default.
+            init: schemes to keep; all by default.
+            seeds: runs per cell. Additional runs continue from the last seed of the cell.
+            epochs: maximum number of epochs of every run.
+
+        Returns:
+            A new experiment.
+
+        Raises:
+            ChoiceError: If the experiment has no such data set, depth or scheme.
+            SpecError: If no cell matches all of them.
 
         Example:
-            >>> from equipoise.experiments.files import load
-            >>> len(load("sgd").narrowed(dataset=["texas", "cornell"], seeds=2, epochs=200).specs)
+            >>> from equipoise.experiments.parser import load_experiment
+            >>> len(load_experiment("sgd").subset(dataset=["texas", "cornell"], seeds=2, epochs=200).specs)
             60
         """
         cells = self.cells
-        for name, wanted in {"dataset": dataset, "depth": depth, "init": init}.items():
-            if wanted is not None:
-                cells = self._kept(cells, name, wanted)
-        own = sorted({spec.epochs for spec in self.specs})
+        for name, values in {"dataset": dataset, "depth": depth, "init": init}.items():
+            if values is not None:
+                cells = self._select(cells, name, values)
+        max_epochs = sorted({spec.epochs for spec in self.specs})
         remark = self.remark
-        if epochs is not None and own not in ([], [epochs]):
-            remark = f"of at most {epochs} epochs instead of {' and '.join(map(str, own))}"
-        return replace(self, cells=tuple(_with(cell, seeds, epochs) for cell in cells), remark=remark)
+        if epochs is not None and max_epochs not in ([], [epochs]):
+            remark = f"of at most {epochs} epochs instead of {' and '.join(map(str, max_epochs))}"
+        return replace(self, cells=tuple(_resize(cell, seeds, epochs) for cell in cells), remark=remark)
 
-    def _kept(self, cells: tuple[Cell, ...], name: str, wanted: Sequence[Value]) -> tuple[Cell, ...]:
-        there = {cell.at: self._setting(cell, name) for cell in self.cells}
-        for value in wanted:
-            if value not in there.values():
-                known = dict.fromkeys(str(value) for value in there.values())
-                raise ChoiceError(f"{name} for {self.name}", value, known)
-        kept = tuple(cell for cell in cells if there[cell.at] in wanted)
-        if not kept:
-            raise SpecError(f"no run of {self.name} has all of that at once", where=f"{name}={list(wanted)}")
-        return kept
+    def _select(self, cells: tuple[Cell, ...], name: str, values: Sequence[Value]) -> tuple[Cell, ...]:
+        """Keep the cells that have one of these values of a setting."""
+        known = {cell.coordinates: self._setting(cell, name) for cell in self.cells}
+        for value in values:
+            if value not in known.values():
+                raise ChoiceError(f"{name} for {self.name}", value, dict.fromkeys(map(str, known.values())))
+        selected = tuple(cell for cell in cells if known[cell.coordinates] in values)
+        if not selected:
+            raise SpecError(f"no run of {self.name} matches all options", where=f"{name}={list(values)}")
+        return selected
 
     def _setting(self, cell: Cell, name: str) -> Value:
-        value: Value = getattr(cell.specs[0], name) if cell.specs else dict(zip(self.axes, cell.at, strict=True))[name]
-        return value
+        if cell.specs:
+            value: Value = getattr(cell.specs[0], name)
+            return value
+        return dict(zip(self.axes, cell.coordinates, strict=True))[name]
 
 
-def _with(cell: Cell, seeds: int | None, epochs: int | None) -> Cell:
+def _resize(cell: Cell, seeds: int | None, epochs: int | None) -> Cell:
+    """Change the number of runs of a cell, and their epochs."""
     specs = cell.specs
     if seeds is not None and specs:
         last = specs[-1]

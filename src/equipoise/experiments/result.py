@@ -1,4 +1,4 @@
-"""What one run leaves behind: numbers, curves, and where they come from."""
+"""The result of a run: accuracies, training curves, recording, and the environment that produced them."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from equipoise import __version__
+from equipoise.experiments.recording_plan import RecordingPlan
 from equipoise.experiments.spec import RunSpec
-from equipoise.experiments.watch import Watch
-from equipoise.train.recording import Recording
+
+if TYPE_CHECKING:
+    from equipoise.training.recording import Recording
 
 Outcome = Literal["finished", "converged", "stopped", "diverged", "failed"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
-UNSUCCESSFUL: tuple[Outcome, ...] = ("failed", "diverged")  # what ``--retry failed`` runs again
+UNSUCCESSFUL: tuple[Outcome, ...] = ("failed", "diverged")  # repeated by ``--retry failed``
 
 CURVES = ("loss", "val_accuracy", "test_accuracy")
 LIBRARIES = ("torch", "torch_geometric", "numba")
@@ -32,42 +34,45 @@ Curve = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """A run's recording, packed for pipes and stores.
+class PackedRecording:
+    """The recording of a run as bytes, for pipes and stores.
 
     Attributes:
-        watch: what was asked for.
-        packed: :meth:`Recording.to_bytes`.
+        plan: the plan that it follows.
+        packed: output of :meth:`Recording.to_bytes`.
     """
 
-    watch: Watch
+    plan: RecordingPlan
     packed: bytes
 
     def unpack(self) -> Recording:
-        """The recording, ready to be made a frame."""
+        """Return the recording."""
+        from equipoise.training.recording import Recording  # noqa: PLC0415 - imports pandas
+
         return Recording.load(io.BytesIO(self.packed))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One run's result, as the store keeps it.
+    """The result of one run, as the store keeps it.
 
     Attributes:
-        spec: what was run.
-        outcome: ``"finished"`` all epochs, ``"converged"`` to the loss at which training stops, ``"stopped"`` because
-            validation accuracy got no better, ``"diverged"``, or ``"failed"`` with an error.
-        reason: one line, where there is more to say about the outcome.
-        traceback: all of it, where the run failed with an error.
-        test_accuracy: at the first epoch with the highest validation accuracy, in [0, 1]; None without an epoch.
-        val_accuracy: that highest validation accuracy.
+        spec: the run's settings.
+        outcome: ``"finished"`` (all epochs), ``"converged"`` (reached ``stop_loss``), ``"stopped"`` (``patience``
+            exhausted), ``"diverged"``, or ``"failed"`` (an error).
+        reason: one line about the outcome; may be empty.
+        traceback: traceback of a failed run; may be empty.
+        test_accuracy: test accuracy at the first epoch with the highest validation accuracy, in [0, 1]; ``None`` if
+            there was no epoch.
+        val_accuracy: highest validation accuracy.
         best_epoch: that epoch, counted from 1.
-        epochs: how many were run.
-        seconds: how long that took, pauses left out.
-        machine: kind of system and processor.
-        versions: of Python, this package and the libraries that compute.
-        when: the end of the run, UTC, ISO 8601.
-        curves: ``loss``, ``val_accuracy`` and ``test_accuracy``, one number an epoch; empty where they were not kept.
-        recording: what was recorded while it trained; None where nothing was, or it was not read.
+        epochs: number of epochs run.
+        seconds: duration without interruptions.
+        machine: operating system and processor.
+        versions: versions of Python, this package and the numerical libraries.
+        when: end of the run, UTC, ISO 8601.
+        curves: ``loss``, ``val_accuracy`` and ``test_accuracy``, one value per epoch; empty if not loaded.
+        recording: the recording made during training; ``None`` if there is none or it was not loaded.
     """
 
     spec: RunSpec
@@ -83,39 +88,39 @@ class Result:
     versions: Mapping[str, str] = field(default_factory=dict)
     when: str = ""
     curves: Mapping[str, Curve] = field(default_factory=dict, compare=False, repr=False)
-    recording: Recorded | None = field(default=None, compare=False, repr=False)
+    recording: PackedRecording | None = field(default=None, compare=False, repr=False)
 
     @property
     def key(self) -> str:
         """The key of the run's spec."""
         return self.spec.key
 
-    def stamped(self) -> Result:
-        """The same, with this machine, these versions and this moment."""
+    def with_environment(self) -> Result:
+        """Return a copy that states this machine, these library versions and the current time."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        return replace(self, machine=machine(), versions=versions(), when=now)
+        return replace(self, machine=describe_machine(), versions=library_versions(), when=now)
 
 
-def failed(spec: RunSpec, reason: str, traceback: str = "") -> Result:
-    """The result of a run that has none."""
-    return Result(spec=spec, outcome="failed", reason=reason, traceback=traceback).stamped()
+def failed_result(spec: RunSpec, reason: str, traceback: str = "") -> Result:
+    """Create the result of a run that ended in an error."""
+    return Result(spec=spec, outcome="failed", reason=reason, traceback=traceback).with_environment()
 
 
 @cache
-def versions() -> dict[str, str]:
-    """Versions of all that has a say in a run's numbers."""
-    found = {"equipoise": __version__, "python": platform.python_version()}
+def library_versions() -> dict[str, str]:
+    """Return the versions of everything that affects a run's numbers."""
+    versions = {"equipoise": __version__, "python": platform.python_version()}
     for library in LIBRARIES:
         try:
-            found[library] = version(library)
-        except PackageNotFoundError:  # importable all the same, from a path
-            found[library] = "unknown"
-    return found
+            versions[library] = version(library)
+        except PackageNotFoundError:  # a library without metadata, imported from a path
+            versions[library] = "unknown"
+    return versions
 
 
 @cache
-def machine() -> str:
-    """Kind of system and processor, with the number of its cores; never the machine's name."""
+def describe_machine() -> str:
+    """Describe operating system, processor and number of cores. The host name is not included."""
     return f"{platform.system()} {platform.machine()}, {os.cpu_count()} × {_processor()}"
 
 

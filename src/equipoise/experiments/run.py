@@ -1,6 +1,6 @@
-"""One run: data → network → start → training → result.
+"""One run: data → network → initialisation → training → result.
 
-Below this, nothing knows of files or processes; above it, nothing of tensors.
+The modules below this one know nothing of stores or processes, those above it nothing of tensors.
 """
 
 from __future__ import annotations
@@ -15,31 +15,36 @@ import numpy as np
 import torch
 from torch_geometric.data import Data
 
-from equipoise.data.catalog import catalog_entry
+from equipoise.data.catalog import dataset_info
 from equipoise.data.load import load_dataset
 from equipoise.experiments.checkpoint import Checkpoint
-from equipoise.experiments.result import CURVES, Outcome, Recorded, Result, failed
+from equipoise.experiments.recording_plan import RecordingPlan
+from equipoise.experiments.result import CURVES, Outcome, PackedRecording, Result, failed_result
 from equipoise.experiments.spec import RunSpec
-from equipoise.experiments.watch import Watch
 from equipoise.init.schemes import initialize_
-from equipoise.nn.features import sparse_rows
-from equipoise.nn.stack import Skip, Stack
-from equipoise.train.history import History
-from equipoise.train.protocol import named_optimizer, train
-from equipoise.train.recorder import Recorder
-from equipoise.train.recording import Recording
-from equipoise.train.small_graph import laws_on_small_graph
-from equipoise.train.state import TrainingState
+from equipoise.nn.sparse_linear import to_csr_tensor
+from equipoise.nn.stack import Stack
+from equipoise.training.batched_laws import discover_on_small_graph
+from equipoise.training.history import History, TrainingState
+from equipoise.training.loop import build_optimizer, train
+from equipoise.training.recorder import Recorder
+from equipoise.training.recording import Recording
 
 
-def run(spec: RunSpec, checkpoint: Checkpoint | None = None, watch: Watch | None = None) -> Result:
-    """The result of one run; an error inside it is a result, too, with the outcome ``"failed"``.
+def run(spec: RunSpec, checkpoint: Checkpoint | None = None, recording_plan: RecordingPlan | None = None) -> Result:
+    """Execute one run. An error during the run is a result too, with outcome ``"failed"``.
 
     Args:
-        spec: what to run. The same spec gives the same numbers, to the bit on one machine with one thread.
-        checkpoint: where the state is kept on the way, and taken up from. A run that is watched does without: what
-            was seen before a pause would be lost.
-        watch: what to record beside; it changes no number.
+        spec: the run's settings. On one machine and with one thread, equal specs give bit-identical numbers.
+        checkpoint: where to save the training state and from where to resume. Runs with a recording have no
+            checkpoint, because the recording made before an interruption would be lost.
+        recording_plan: what to record; recording does not change the numbers.
+
+    Returns:
+        The result with curves and, if requested, the recording.
+
+    Raises:
+        KeyboardInterrupt: If training was interrupted.
 
     Example:
         >>> spec = RunSpec(dataset="synthetic-citation", depth=3, width=8, init="bal-o", lr=0.1, epochs=5)
@@ -48,28 +53,32 @@ def run(spec: RunSpec, checkpoint: Checkpoint | None = None, watch: Watch | None
     """
     try:
         with torch.random.fork_rng(devices=[]):
-            history, recording = _history(spec, checkpoint if watch is None else None, watch)
+            history, recording = _train(spec, checkpoint if recording_plan is None else None, recording_plan)
     except Exception as error:
-        reason = str(error).splitlines() or [""]
-        return failed(spec, f"{type(error).__name__}: {reason[0]}", traceback.format_exc())
+        lines = str(error).splitlines() or [""]
+        return failed_result(spec, f"{type(error).__name__}: {lines[0]}", traceback.format_exc())
     if history.outcome == "interrupted":
         raise KeyboardInterrupt
-    recorded = Recorded(watch, recording.to_bytes()) if watch is not None and recording is not None else None
-    return replace(_result(spec, history), recording=recorded)
+    result = _result(spec, history)
+    if recording_plan is None or recording is None:
+        return result
+    return replace(result, recording=PackedRecording(recording_plan, recording.to_bytes()))
 
 
-def _history(spec: RunSpec, checkpoint: Checkpoint | None, watch: Watch | None) -> tuple[History, Recording | None]:
-    data = _data(spec.dataset, spec.undirected)
-    model = network(spec, data)
+def _train(
+    spec: RunSpec, checkpoint: Checkpoint | None, plan: RecordingPlan | None
+) -> tuple[History, Recording | None]:
+    data = _load_data(spec.dataset, spec.undirected)
+    model = build_network(spec, data)
     initialize_(model, spec.init, beta=spec.beta, generator=torch.Generator().manual_seed(spec.seed))
-    optimizer = named_optimizer(spec.optimizer, model, spec.lr, spec.weight_decay)
-    recorder = None if watch is None else _recorder(spec, model, data, watch)
-    torch.manual_seed(spec.seed)  # dropout
+    optimizer = build_optimizer(spec.optimizer, model, spec.lr, spec.weight_decay)
+    recorder = None if plan is None else _recorder(spec, model, data, plan)
+    torch.manual_seed(spec.seed)  # for dropout
     state = checkpoint.load() if checkpoint is not None else None
 
     def on_epoch(_: int, history: History) -> None:
         if checkpoint is not None:
-            checkpoint.offer(lambda: TrainingState.of(model, optimizer, history))
+            checkpoint.save_if_due(lambda: TrainingState.snapshot(model, optimizer, history))
 
     history = train(
         model,
@@ -85,19 +94,19 @@ def _history(spec: RunSpec, checkpoint: Checkpoint | None, watch: Watch | None) 
     return history, None if recorder is None else recorder.recording
 
 
-def _recorder(spec: RunSpec, model: Stack, data: Data, watch: Watch) -> Recorder:
-    laws = laws_on_small_graph(model, data.num_features) if "balance" in watch.quantities else []
-    # A run that is over early is looked at as often as a long one.
-    return Recorder(model, laws, every=1, quantities=watch.quantities, most=max(1, spec.epochs // watch.every))
+def _recorder(spec: RunSpec, model: Stack, data: Data, plan: RecordingPlan) -> Recorder:
+    laws = discover_on_small_graph(model, data.num_features) if "balance" in plan.quantities else []
+    # ``most`` makes a run that stops early have as many samples as one of full length.
+    return Recorder(model, laws, every=1, quantities=plan.quantities, most=max(1, spec.epochs // plan.every))
 
 
-@lru_cache(maxsize=2)  # runs on one data set follow each other, and sort its edges once
-def _data(dataset: str, undirected: bool) -> Data:
+@lru_cache(maxsize=2)  # consecutive runs share a data set, whose edges then are sorted only once
+def _load_data(dataset: str, undirected: bool) -> Data:
     return load_dataset(dataset, undirected=undirected)
 
 
-def network(spec: RunSpec, data: Data) -> Stack:
-    """The network of a run, before it is initialised."""
+def build_network(spec: RunSpec, data: Data) -> Stack:
+    """Build the network of a run, not yet initialised by its scheme."""
     return Stack(
         spec.kind,
         [data.num_features, *[spec.width] * (spec.depth - 1), data.classes],
@@ -110,20 +119,20 @@ def network(spec: RunSpec, data: Data) -> Stack:
         input_dropout=spec.input_dropout,
         share_weights=spec.share_weights,
         bias=spec.bias,
-        skip=cast(Skip | None, spec.skip),
+        skip=spec.skip,
     )
 
 
 def compile_kernels(specs: Iterable[RunSpec]) -> None:
-    """Compile what runs will need, once and here: processes would do it side by side.
+    """Compile the kernels that these runs need, so that worker processes load them from the cache.
 
-    Kernels are made for a width, and others for graphs with and without an edge back, for dense and sparse features.
+    Kernels are compiled per width, for symmetric and directed graphs, and for dense and sparse features.
     """
     edges = (torch.tensor([[0, 1], [1, 0]]), torch.tensor([[0], [1]]))
     features = torch.eye(3)
-    sparse = sparse_rows(features)
+    sparse = to_csr_tensor(features)
     for spec in dict.fromkeys(replace(spec, depth=min(spec.depth, 2), seed=0, lr=1.0, epochs=1) for spec in specs):
-        model = network(spec, Data(x=features, classes=catalog_entry(spec.dataset).classes))
+        model = build_network(spec, Data(x=features, classes=dataset_info(spec.dataset).classes))
         for edge_index in edges:
             for x in (features, sparse):
                 model(x, edge_index).sum().backward()
@@ -145,4 +154,4 @@ def _result(spec: RunSpec, history: History) -> Result:
             val_accuracy=history.best_val_accuracy,
             best_epoch=history.best_epoch,
         )
-    return result.stamped()
+    return result.with_environment()

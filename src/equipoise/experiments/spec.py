@@ -1,51 +1,110 @@
-"""Everything that decides the result of one run, and nothing else."""
+"""The specification of a run: every setting that determines its result.
+
+This module imports neither torch nor PyG, so the choices of kinds, schemes and so on are listed here as literals; the
+tests compare them with the registries of :mod:`equipoise.nn`, :mod:`equipoise.init` and :mod:`equipoise.training`.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from numbers import Integral, Real
-from typing import Any
+from typing import Annotated, Any, Literal, get_args, get_type_hints
+
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, WrapValidator
 
 from equipoise.data.catalog import CATALOG
 from equipoise.errors import ChoiceError, SpecError
-from equipoise.init.schemes import SCHEMES
-from equipoise.nn.stack import ACTIVATIONS, KINDS, SKIPS
-from equipoise.train.protocol import OPTIMIZERS
+
+Kind = Literal["gatv2", "gat", "gcn", "omega-gat", "lipschitz-gat"]
+SchemeName = Literal[
+    "xav", "xav-z", "bal-x", "llortho", "bal-o", "identity", "bal-identity", "llidentity", "bal-llidentity"
+]
+Activation = Literal["relu", "leaky-relu", "elu", "gelu", "tanh", "identity"]
+Skip = Literal["linear", "identity"]
+OptimizerName = Literal["sgd", "adam"]
+
+BALANCED_SCHEMES = ("bal-x", "bal-o", "bal-identity", "bal-llidentity")
+
+CHOICES: dict[str, tuple[str | None, ...]] = {
+    "dataset": tuple(CATALOG),
+    "init": get_args(SchemeName),
+    "kind": get_args(Kind),
+    "activation": get_args(Activation),
+    "skip": (None, *get_args(Skip)),
+    "optimizer": get_args(OptimizerName),
+}
+
+
+def _to_int(value: Any) -> Any:
+    return int(value) if not isinstance(value, bool) and isinstance(value, Integral) else value
+
+
+def _to_float(value: Any) -> Any:
+    # Adding 0.0 turns -0.0 into 0.0, so that both have the same key.
+    return float(value) + 0.0 if not isinstance(value, bool) and isinstance(value, Real) else value
+
+
+def _expect(expected: str) -> WrapValidator:
+    """Replace pydantic's message by a description of valid values."""
+
+    def validate(value: Any, validate_inner: Callable[[Any], Any]) -> Any:
+        try:
+            return validate_inner(value)
+        except ValidationError as error:
+            raise ValueError(expected) from error
+
+    return WrapValidator(validate)
+
+
+# NumPy scalars become Python numbers; strings and booleans are not numbers.
+INTEGER = BeforeValidator(_to_int)
+FLOAT = BeforeValidator(_to_float)
+FINITE = Field(strict=True, allow_inf_nan=False)
+
+PositiveInt = Annotated[int, Field(strict=True, ge=1), INTEGER, _expect("a whole number, 1 or more")]
+NonNegativeInt = Annotated[int, Field(strict=True, ge=0), INTEGER, _expect("a whole number, 0 or more")]
+PositiveFloat = Annotated[float, FINITE, Field(gt=0), FLOAT, _expect("a number above 0")]
+NonNegativeFloat = Annotated[float, FINITE, Field(ge=0), FLOAT, _expect("0 or more")]
+Probability = Annotated[float, FINITE, Field(ge=0, lt=1), FLOAT, _expect("at least 0 and less than 1")]
+Switch = Annotated[bool, Field(strict=True), _expect("true or false")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """One run: data, network, start, training. Equal specs give equal results and have equal keys.
+    """The settings of one run. Equal specs have equal keys and give equal results.
 
     Attributes:
-        dataset: a name of the catalogue (``equipoise data list``); kept in lower case.
-        depth: layers L.
-        lr: the optimizer's rate.
-        init: a scheme of ``initialize_``.
-        seed: of the start and of dropout.
-        kind: of layer, as in ``Stack``.
-        width: of a hidden layer; with several heads, of each.
-        heads: attention heads of every layer but the last.
-        concat: whether these are concatenated or averaged.
-        out_heads: heads of the last layer, averaged.
-        activation: between layers.
-        dropout: of features between layers, and of attention coefficients.
-        attention_dropout: of attention coefficients, where it differs from ``dropout``.
-        input_dropout: of the features that the first layer reads.
-        share_weights: one matrix for source and target.
-        bias: whether layers have biases.
-        skip: ``None``, ``"linear"`` or ``"identity"``.
-        undirected: whether the reverse of every edge is added.
+        dataset: name of a data set (``equipoise data list``), stored in lower case.
+        depth: number of layers L.
+        lr: learning rate.
+        init: initialisation scheme, as in :func:`~equipoise.initialize_`.
+        seed: seed of initialisation and dropout.
+        kind: kind of layer, as in :class:`~equipoise.Stack`.
+        width: features of a hidden layer, per head.
+        heads: attention heads of all layers but the last.
+        concat: concatenate the outputs of these heads; otherwise average them.
+        out_heads: heads of the last layer; their outputs are averaged.
+        activation: activation function between layers.
+        dropout: dropout probability of features between layers and of attention coefficients.
+        attention_dropout: dropout probability of attention coefficients; ``None`` means ``dropout``.
+        input_dropout: dropout probability of the input features.
+        share_weights: use one weight matrix for source and target nodes.
+        bias: add a bias to every layer.
+        skip: skip connections: ``None``, ``"linear"`` or ``"identity"``.
+        undirected: add the reverse of every edge.
         optimizer: ``"sgd"`` or ``"adam"``.
         weight_decay: L2 penalty.
-        epochs: how many at most.
-        stop_loss: training loss at which the run is over.
-        patience: epochs in a row without a higher validation accuracy after which the run is over; ``None``: never.
-        beta: squared norm that balancing starts from; ``None``: the scheme's own.
+        epochs: maximum number of epochs.
+        stop_loss: training stops when the training loss reaches this value.
+        patience: training stops after this many epochs without a higher validation accuracy; ``None`` means never.
+        beta: squared norm used for balancing; ``None`` means the scheme's default.
+
+    Raises:
+        ChoiceError: If a name is unknown; the message suggests the nearest one.
+        SpecError: If a value has the wrong type or lies outside its range.
 
     Example:
         >>> spec = RunSpec(dataset="cora", depth=10, lr=0.05, init="bal-o", seed=3)
@@ -56,42 +115,46 @@ class RunSpec:
     """
 
     dataset: str
-    depth: int
-    lr: float
-    init: str = "xav"
-    seed: int = 0
-    kind: str = "gatv2"
-    width: int = 64
-    heads: int = 1
-    concat: bool = True
-    out_heads: int = 1
-    activation: str = "relu"
-    dropout: float = 0.0
-    attention_dropout: float | None = None
-    input_dropout: float = 0.0
-    share_weights: bool = True
-    bias: bool = False
-    skip: str | None = None
-    undirected: bool = False
-    optimizer: str = "sgd"
-    weight_decay: float = 0.0
-    epochs: int = 5000
-    stop_loss: float = 1e-4
-    patience: int | None = None
-    beta: float | None = None
+    depth: PositiveInt
+    lr: PositiveFloat
+    init: SchemeName = "xav"
+    seed: NonNegativeInt = 0
+    kind: Kind = "gatv2"
+    width: PositiveInt = 64
+    heads: PositiveInt = 1
+    concat: Switch = True
+    out_heads: PositiveInt = 1
+    activation: Activation = "relu"
+    dropout: Probability = 0.0
+    attention_dropout: Probability | None = None
+    input_dropout: Probability = 0.0
+    share_weights: Switch = True
+    bias: Switch = False
+    skip: Skip | None = None
+    undirected: Switch = False
+    optimizer: OptimizerName = "sgd"
+    weight_decay: NonNegativeFloat = 0.0
+    epochs: PositiveInt = 5000
+    stop_loss: NonNegativeFloat = 1e-4
+    patience: PositiveInt | None = None
+    beta: PositiveFloat | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            object.__setattr__(self, field.name, checked(field.name, getattr(self, field.name)))
-        if self.beta is not None and not SCHEMES[self.init].balanced:
-            raise SpecError(f"{self.init} balances nothing, so it starts from no beta", where=f"beta={self.beta}")
+            object.__setattr__(self, field.name, validate_setting(field.name, getattr(self, field.name)))
+        if self.beta is not None and self.init not in BALANCED_SCHEMES:
+            raise SpecError(
+                f"{self.init} is not a balanced scheme and takes no beta",
+                where=f"beta={self.beta}",
+                remedy=f"leave out beta, or choose init from: {', '.join(BALANCED_SCHEMES)}",
+            )
 
     @property
     def key(self) -> str:
-        """The run's name, the same on every machine: 16 hex digits of the SHA-256 of its canonical form.
+        """Identifier of the run, equal on all machines: 16 hex digits of the SHA-256 of the canonical form.
 
-        The canonical form is JSON with sorted names, and leaves out what equals its default: a field that a later
-        version adds, with a default that changes nothing, changes no key either. A default must therefore never change.
+        The canonical form is JSON with sorted names, without the settings that equal their defaults. A later version
+        can therefore add a field without changing existing keys, but must never change a default.
         """
         canonical = {name: value for name, value in self.to_dict().items() if value != DEFAULTS.get(name, MISSING)}
         text = json.dumps(canonical, sort_keys=True, separators=(",", ":"))
@@ -99,19 +162,28 @@ class RunSpec:
 
     @property
     def label(self) -> str:
-        """A few words for a progress line."""
+        """Short description for progress output."""
         return f"{self.dataset} L={self.depth} {self.init} seed {self.seed}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Every field, as plain data."""
+        """Return all settings as plain data."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunSpec:
-        """The run with these settings; what is not given has its default."""
-        for name in data:
-            if name not in FIELDS:
-                raise ChoiceError("setting", name, FIELDS)
+        """Create a spec from plain data.
+
+        Args:
+            data: settings by name; missing ones get their defaults.
+
+        Returns:
+            The validated spec.
+
+        Raises:
+            ChoiceError: If there is no setting of such a name.
+            SpecError: If a required setting is missing or a value is invalid.
+        """
+        check_setting_names(data)
         if missing := [name for name in FIELDS if name not in DEFAULTS and name not in data]:
             raise SpecError(f"a run needs {' and '.join(missing)}", remedy=f"set {missing[0]}")
         return cls(**data)
@@ -120,53 +192,40 @@ class RunSpec:
 FIELDS = tuple(field.name for field in fields(RunSpec))
 DEFAULTS = {field.name: field.default for field in fields(RunSpec) if field.default is not MISSING}
 
-CHOICES: dict[str, Iterable[str | None]] = {
-    "dataset": CATALOG,
-    "init": SCHEMES,
-    "kind": KINDS,
-    "activation": ACTIVATIONS,
-    "skip": SKIPS,
-    "optimizer": OPTIMIZERS,
+_VALIDATORS: dict[str, TypeAdapter[Any]] = {
+    name: TypeAdapter(annotation) for name, annotation in get_type_hints(RunSpec, include_extras=True).items()
 }
-LEAST = {"depth": 1, "seed": 0, "width": 1, "heads": 1, "out_heads": 1, "epochs": 1, "patience": 1}  # whole numbers
-POSITIVE = ("lr", "beta")
-PROBABILITIES = ("dropout", "attention_dropout", "input_dropout")
-SWITCHES = ("concat", "share_weights", "bias", "undirected")
 
 
-def checked(name: str, value: Any) -> Any:
-    """A setting's value as plain Python of one type, so that 0, 0.0 and numpy's make one key; an error names it."""
+def check_setting_names(names: Iterable[str]) -> None:
+    """Raise a :class:`ChoiceError` for the first name that is not a field of :class:`RunSpec`."""
+    for name in names:
+        if name not in FIELDS:
+            raise ChoiceError("setting", name, FIELDS)
+
+
+def validate_setting(name: str, value: Any) -> Any:
+    """Validate one setting and convert it to its canonical type, so that equal settings have equal keys.
+
+    Args:
+        name: a field of :class:`RunSpec`.
+        value: its value; NumPy scalars are accepted.
+
+    Returns:
+        A plain ``int``, ``float``, ``bool``, ``str`` or ``None``.
+
+    Raises:
+        ChoiceError: If there is no such setting, or the value is not one of its choices.
+        SpecError: If the value has the wrong type or lies outside its range.
+    """
+    check_setting_names([name])
     if name in CHOICES:
-        return _choice(name, value)
-    if name in SWITCHES:
-        if not isinstance(value, bool):
-            raise _wrong(name, value, "true or false")
-        return value
-    if value is None and DEFAULTS.get(name, MISSING) is None:
-        return None
-    if name in LEAST:
-        if isinstance(value, bool) or not isinstance(value, Integral) or value < LEAST[name]:
-            raise _wrong(name, value, f"a whole number, {LEAST[name]} or more")
-        return int(value)
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
-        raise _wrong(name, value, "a number")
-    number = float(value) + 0.0  # and -0.0 is 0.0
-    if name in POSITIVE and not number > 0:
-        raise _wrong(name, value, "a number above 0")
-    if name in PROBABILITIES and not 0 <= number < 1:
-        raise _wrong(name, value, "at least 0 and less than 1")
-    if number < 0:
-        raise _wrong(name, value, "0 or more")
-    return number
-
-
-def _choice(name: str, value: Any) -> Any:
-    known = list(CHOICES[name])
-    found = value.lower() if name == "dataset" and isinstance(value, str) else value
-    if found not in known:
-        raise ChoiceError(name, value, map(str, known))
-    return found
-
-
-def _wrong(name: str, value: Any, expected: str) -> SpecError:
-    return SpecError(f"{name} must be {expected}", where=f"{name}={value!r}")
+        choice = value.lower() if name == "dataset" and isinstance(value, str) else value
+        if choice not in CHOICES[name]:
+            raise ChoiceError(name, value, map(str, CHOICES[name]))
+        return choice
+    try:
+        return _VALIDATORS[name].validate_python(value)
+    except ValidationError as error:
+        expected = error.errors()[0]["ctx"]["error"]
+        raise SpecError(f"{name} must be {expected}", where=f"{name}={value!r}") from error

@@ -1,7 +1,7 @@
-"""All results in one SQLite file.
+"""The store: all results in one SQLite file.
 
-Readers never wait (write-ahead log); writing is the business of one process at a time, see
-:mod:`~equipoise.experiments.driver`.
+Readers never wait, since the file has a write-ahead log. Only one process may run a sweep on a store at a time, see
+:mod:`~equipoise.experiments.lock`. A store of an earlier version is migrated when it is opened.
 """
 
 from __future__ import annotations
@@ -20,29 +20,70 @@ from typing import Any
 import numpy as np
 
 from equipoise.errors import StoreError
-from equipoise.experiments.result import Curve, Recorded, Result
-from equipoise.experiments.schema import prepare
+from equipoise.experiments.recording_plan import RecordingPlan
+from equipoise.experiments.result import Curve, PackedRecording, Result
 from equipoise.experiments.spec import RunSpec
-from equipoise.experiments.watch import Watch
 
-DEFAULT = Path("equipoise.sqlite")
-PATIENCE = 30.0  # seconds to wait for another writer, whose transactions are short
+APPLICATION_ID = 0x65717069  # "eqpi" in the file header marks a SQLite file as a store
+
+# Migration n turns version n into version n + 1; a new store runs all of them. Never edit one, only append.
+MIGRATIONS = (
+    """
+    CREATE TABLE runs (
+        key TEXT PRIMARY KEY,
+        spec TEXT NOT NULL,
+        outcome TEXT NOT NULL,
+        reason TEXT NOT NULL,
+        traceback TEXT NOT NULL,
+        test_accuracy REAL,
+        val_accuracy REAL,
+        best_epoch INTEGER,
+        epochs INTEGER NOT NULL,
+        seconds REAL NOT NULL,
+        machine TEXT NOT NULL,
+        versions TEXT NOT NULL,
+        "when" TEXT NOT NULL
+    );
+    CREATE TABLE curves (
+        key TEXT NOT NULL REFERENCES runs (key) ON DELETE CASCADE,
+        name TEXT NOT NULL,
+        compressed BLOB NOT NULL,
+        PRIMARY KEY (key, name)
+    );
+    """,
+    """
+    CREATE TABLE driver (pid INTEGER NOT NULL, host TEXT NOT NULL, since TEXT NOT NULL);
+    CREATE TABLE running (key TEXT PRIMARY KEY, since TEXT NOT NULL);
+    """,
+    """
+    CREATE TABLE recordings (
+        key TEXT PRIMARY KEY REFERENCES runs (key) ON DELETE CASCADE,
+        every INTEGER NOT NULL,
+        quantities TEXT NOT NULL,
+        packed BLOB NOT NULL
+    );
+    """,
+)
+VERSION = len(MIGRATIONS)
+
+DEFAULT_PATH = Path("equipoise.sqlite")
+LOCK_TIMEOUT = 30.0  # seconds to wait for another writer; transactions are short
 
 COLUMNS = (
     *("key", "spec", "outcome", "reason", "traceback", "test_accuracy", "val_accuracy"),
     *("best_epoch", "epochs", "seconds", "machine", "versions", "when"),
 )
-_LISTED = ", ".join(f'"{column}"' for column in COLUMNS)
+_COLUMN_LIST = ", ".join(f'"{column}"' for column in COLUMNS)
 
 
 @dataclass(frozen=True)
-class Merged:
-    """What became of results that were merged into a store.
+class MergeCount:
+    """Numbers of merged results.
 
     Attributes:
-        added: runs that the store did not have.
+        added: runs that were not in the store.
         replaced: failed runs that now have a result.
-        known: runs that it had; they stayed as they were.
+        known: runs that were in the store and stayed unchanged.
     """
 
     added: int = 0
@@ -51,28 +92,31 @@ class Merged:
 
 
 class Store:
-    """Results by the keys of their specs, each at most once.
+    """Results by run key, at most one per run.
+
+    Args:
+        path: the SQLite file.
+        create: create the file if it does not exist.
+        timeout: seconds to wait for another process that is writing.
+
+    Raises:
+        StoreError: If the file does not exist (with ``create=False``), is not a store, or comes from a later version.
 
     Example:
         >>> from tempfile import TemporaryDirectory
-        >>> from equipoise.experiments.result import failed
-        >>> result = failed(RunSpec(dataset="cora", depth=2, lr=0.1), "no memory")
+        >>> from equipoise.experiments.result import failed_result
+        >>> result = failed_result(RunSpec(dataset="cora", depth=2, lr=0.1), "out of memory")
         >>> with TemporaryDirectory() as folder, Store(Path(folder) / "results.sqlite") as store:
         ...     store.put(result)
         ...     store.results()[result.key] == result
         True
-
-    Args:
-        path: the file.
-        create: whether to make one where there is none.
-        patience: seconds to wait for another process that is writing.
     """
 
-    def __init__(self, path: str | Path = DEFAULT, *, create: bool = True, patience: float = PATIENCE) -> None:
+    def __init__(self, path: str | Path = DEFAULT_PATH, *, create: bool = True, timeout: float = LOCK_TIMEOUT) -> None:
         self.path = Path(path)
         if not create and not self.path.exists():
-            raise StoreError("there is no store here", where=str(self.path), remedy="name one with --store")
-        self._connection = _connect(self.path, patience)
+            raise StoreError("the store does not exist", where=str(self.path), remedy="name one with --store")
+        self._connection = _connect(self.path, timeout)
 
     def __enter__(self) -> Store:
         return self
@@ -83,114 +127,130 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._connection.close()
 
     def put(self, result: Result) -> None:
-        """Keep a result, in place of an earlier one of the same run; its run is no longer running."""
-        with self._writing():
-            self._put(result)
+        """Insert a result, replacing an earlier one of the same run, and mark the run as no longer running."""
+        with self._transaction():
+            self._insert(result)
             self._connection.execute("DELETE FROM running WHERE key = ?", (result.key,))
 
-    def merge(self, results: Iterable[Result]) -> Merged:
-        """Take over what is not here yet; a result that is here stays, unless it is a failure and the other is none.
+    def merge(self, results: Iterable[Result]) -> MergeCount:
+        """Insert the results of runs that the store lacks or that failed in it; all other runs stay unchanged.
 
-        Merging the same twice changes nothing. All is taken over or, with an error, nothing.
+        Merging is idempotent and atomic. Curves and recordings that the store lacks are added if the rest of the
+        result is equal.
+
+        Args:
+            results: results of another store or table.
+
+        Returns:
+            How many results were added, replaced and known.
         """
         counts = {"added": 0, "replaced": 0, "known": 0}
-        with self._writing():
-            here = self.outcomes()
+        with self._transaction():
+            outcomes = self.outcomes()
             for result in results:
-                if result.key not in here:
-                    fate = "added"
-                elif here[result.key] == "failed" and result.outcome != "failed":
-                    fate = "replaced"
+                if result.key not in outcomes:
+                    action = "added"
+                elif outcomes[result.key] == "failed" and result.outcome != "failed":
+                    action = "replaced"
                 else:
-                    fate = "known"
-                    self._complete(result)
-                if fate != "known":
-                    self._put(result)
-                    here[result.key] = result.outcome
-                counts[fate] += 1
-        return Merged(**counts)
+                    action = "known"
+                    self._add_missing_arrays(result)
+                if action != "known":
+                    self._insert(result)
+                    outcomes[result.key] = result.outcome
+                counts[action] += 1
+        return MergeCount(**counts)
 
     def results(
         self, keys: Iterable[str] | None = None, *, curves: bool = False, recordings: bool = False
     ) -> dict[str, Result]:
-        """Results by key, those asked for or all, in the order in which they came; what is large where asked for."""
-        rows = self._read(f"SELECT {_LISTED} FROM runs ORDER BY rowid")
+        """Return results by key in order of insertion, with curves and recordings on request.
+
+        Args:
+            keys: runs to return; all by default.
+            curves: load the curves.
+            recordings: load the recordings.
+
+        Returns:
+            Results by run key.
+        """
+        rows = self._query(f"SELECT {_COLUMN_LIST} FROM runs ORDER BY rowid")
         wanted = None if keys is None else set(keys)
-        chosen = [dict(zip(COLUMNS, row, strict=True)) for row in rows if wanted is None or row[0] in wanted]
-        return {row["key"]: self._result(row, curves, recordings) for row in chosen}
+        selected = [dict(zip(COLUMNS, row, strict=True)) for row in rows if wanted is None or row[0] in wanted]
+        return {row["key"]: self._result(row, curves, recordings) for row in selected}
 
     def outcomes(self) -> dict[str, str]:
-        """Key → outcome of every run in the store."""
-        return dict(self._read("SELECT key, outcome FROM runs"))
+        """Return the outcomes of all runs by key."""
+        return dict(self._query("SELECT key, outcome FROM runs"))
 
     def curves(self, key: str) -> dict[str, Curve]:
-        """The curves of a run: one number an epoch."""
-        rows = self._read("SELECT name, compressed FROM curves WHERE key = ?", (key,))
+        """Return the curves of a run, one value per epoch."""
+        rows = self._query("SELECT name, compressed FROM curves WHERE key = ?", (key,))
         return {name: np.frombuffer(zlib.decompress(compressed), dtype="<f4") for name, compressed in rows}
 
-    def recording(self, key: str) -> Recorded | None:
-        """What was recorded of a run."""
-        rows = self._read("SELECT every, quantities, packed FROM recordings WHERE key = ?", (key,))
-        return Recorded(Watch(rows[0][0], tuple(rows[0][1].split())), rows[0][2]) if rows else None
+    def recording(self, key: str) -> PackedRecording | None:
+        """Return the recording of a run, or ``None``."""
+        rows = self._query("SELECT every, quantities, packed FROM recordings WHERE key = ?", (key,))
+        return PackedRecording(RecordingPlan(rows[0][0], tuple(rows[0][1].split())), rows[0][2]) if rows else None
 
-    def recorded(self) -> dict[str, Watch]:
-        """Key → what was watched, of every run with a recording."""
-        rows = self._read("SELECT key, every, quantities FROM recordings")
-        return {key: Watch(every, tuple(quantities.split())) for key, every, quantities in rows}
+    def recording_plans(self) -> dict[str, RecordingPlan]:
+        """Return the plans of all recordings by run key."""
+        rows = self._query("SELECT key, every, quantities FROM recordings")
+        return {key: RecordingPlan(every, tuple(quantities.split())) for key, every, quantities in rows}
 
-    def note_driver(self, pid: int, host: str) -> None:
-        """Write down who drives a sweep on this store; what an earlier one was running is not running any more."""
-        with self._writing():
+    def set_lock_owner(self, pid: int, host: str) -> None:
+        """Register the process that runs a sweep on this store, and clear the running runs of its predecessor."""
+        with self._transaction():
             self._connection.execute("DELETE FROM driver")
             self._connection.execute("DELETE FROM running")
             self._connection.execute("INSERT INTO driver VALUES (?, ?, ?)", (pid, host, _now()))
 
-    def note_running(self, key: str) -> None:
-        """Write down that a run has started."""
-        with self._writing():
-            self._connection.execute("INSERT OR REPLACE INTO running VALUES (?, ?)", (key, _now()))
-
-    def driver(self) -> str:
-        """The last one who drove a sweep, in words; empty if nobody did."""
-        rows = self._read("SELECT pid, host, since FROM driver")
+    def lock_owner(self) -> str:
+        """Describe the last process that ran a sweep; empty if there was none."""
+        rows = self._query("SELECT pid, host, since FROM driver")
         return "process {} on {} since {}".format(*rows[0]) if rows else ""
 
+    def mark_running(self, key: str) -> None:
+        """Mark a run as started."""
+        with self._transaction():
+            self._connection.execute("INSERT OR REPLACE INTO running VALUES (?, ?)", (key, _now()))
+
     def running(self) -> dict[str, str]:
-        """Key → since when, of the runs that the last driver had started and not finished."""
-        return dict(self._read("SELECT key, since FROM running"))
+        """Return the start times by key of the runs that the last sweep started and did not finish."""
+        return dict(self._query("SELECT key, since FROM running"))
 
-    def _put(self, result: Result) -> None:
-        places = ", ".join("?" * len(COLUMNS))
+    def _insert(self, result: Result) -> None:
+        placeholders = ", ".join("?" * len(COLUMNS))
         self._connection.execute("DELETE FROM runs WHERE key = ?", (result.key,))
-        self._connection.execute(f"INSERT INTO runs ({_LISTED}) VALUES ({places})", _row(result))
-        self._put_curves(result)
-        self._put_recording(result)
+        self._connection.execute(f"INSERT INTO runs ({_COLUMN_LIST}) VALUES ({placeholders})", _row(result))
+        self._insert_curves(result)
+        self._insert_recording(result)
 
-    def _put_curves(self, result: Result) -> None:
+    def _insert_curves(self, result: Result) -> None:
         rows = [
             (result.key, name, zlib.compress(curve.astype("<f4").tobytes())) for name, curve in result.curves.items()
         ]
         self._connection.executemany("INSERT INTO curves VALUES (?, ?, ?)", rows)
 
-    def _put_recording(self, result: Result) -> None:
+    def _insert_recording(self, result: Result) -> None:
         if result.recording is not None:
-            watch = result.recording.watch
-            row = (result.key, watch.every, " ".join(watch.quantities), result.recording.packed)
+            plan = result.recording.plan
+            row = (result.key, plan.every, " ".join(plan.quantities), result.recording.packed)
             self._connection.execute("INSERT INTO recordings VALUES (?, ?, ?, ?)", row)
 
-    def _complete(self, result: Result) -> None:
-        """Curves and recording of the same result from a store that has them, where they came here without."""
+    def _add_missing_arrays(self, result: Result) -> None:
+        """Add curves and recording that the store lacks, if they belong to the same result."""
         curves = bool(result.curves) and not self.curves(result.key)
         recording = result.recording is not None and self.recording(result.key) is None
         if (curves or recording) and self.results([result.key])[result.key] == result:
             if curves:
-                self._put_curves(result)
+                self._insert_curves(result)
             if recording:
-                self._put_recording(result)
+                self._insert_recording(result)
 
     def _result(self, row: dict[str, Any], curves: bool, recordings: bool) -> Result:
         key = row.pop("key")
@@ -198,13 +258,13 @@ class Store:
         recording = self.recording(key) if recordings else None
         return Result(**row, curves=self.curves(key) if curves else {}, recording=recording)
 
-    def _read(self, query: str, values: tuple[Any, ...] = ()) -> list[Any]:
-        with _explained(self.path):
+    def _query(self, query: str, values: tuple[Any, ...] = ()) -> list[Any]:
+        with _store_errors(self.path):
             return self._connection.execute(query, values).fetchall()
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
-        with _explained(self.path):
+    def _transaction(self) -> Iterator[None]:
+        with _store_errors(self.path):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -216,46 +276,79 @@ class Store:
 
 
 def _row(result: Result) -> list[Any]:
-    packed: Mapping[str, Any] = {
+    values: Mapping[str, Any] = {
         **vars(result),
         "key": result.key,
         "spec": json.dumps(result.spec.to_dict(), sort_keys=True),
         "versions": json.dumps(dict(result.versions), sort_keys=True),
     }
-    return [packed[column] for column in COLUMNS]
+    return [values[column] for column in COLUMNS]
 
 
-def _connect(path: Path, patience: float) -> sqlite3.Connection:
-    with _explained(path):
-        connection = sqlite3.connect(path, timeout=patience, isolation_level=None)
+def _connect(path: Path, timeout: float) -> sqlite3.Connection:
+    with _store_errors(path):
+        connection = sqlite3.connect(path, timeout=timeout, isolation_level=None)
         try:
             connection.execute("PRAGMA foreign_keys = ON")
-            prepare(connection, path)
+            _check_version(connection, path)
         except BaseException:
             connection.close()
             raise
     return connection
 
 
+def _check_version(connection: sqlite3.Connection, path: Path) -> None:
+    """Migrate an older store to this version; leave files that are not stores untouched."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if application != APPLICATION_ID and (tables or version):
+        raise StoreError(
+            "this SQLite file is not a store of equipoise", where=str(path), remedy="name another file with --store"
+        )
+    if version > VERSION:
+        raise StoreError(
+            f"the store has version {version}; this version of equipoise supports versions up to {VERSION}",
+            where=str(path),
+            remedy="update equipoise",
+        )
+    if version < VERSION:
+        connection.execute("PRAGMA journal_mode = WAL")
+        _migrate(connection)
+
+
+def _migrate(connection: sqlite3.Connection) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:  # read the version again: another process may have migrated the store in the meantime
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        for migration in MIGRATIONS[version:]:
+            for statement in migration.split(";"):
+                connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+
+
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """SQLite's errors in our words."""
+def _store_errors(path: Path) -> Iterator[None]:
+    """Raise SQLite's errors as a :class:`StoreError` with a remedy."""
     try:
         yield
     except sqlite3.Error as error:
-        where = str(path)
-        if "locked" in str(error) or "busy" in str(error):
-            raise StoreError(
-                "the store is locked: another process is writing to it and does not come to an end",
-                where=where,
-                remedy="end that process, or copy the file and work on the copy",
-            ) from error
-        if "not a database" in str(error) or "malformed" in str(error):
-            raise StoreError("this file is not a store", where=where, remedy="name another one with --store") from error
-        if "unable to open" in str(error):
-            remedy = "check that its folder is there and may be written to"
-            raise StoreError("the store cannot be opened", where=where, remedy=remedy) from error
-        raise StoreError(f"the store cannot be used: {error}", where=where) from error
+        message, where = str(error), str(path)
+        if "locked" in message or "busy" in message:
+            what = "the store is locked: another process has been writing to it for too long"
+            remedy = "stop that process, or work on a copy of the file"
+        elif "not a database" in message or "malformed" in message:
+            what, remedy = "this file is not a store", "name another one with --store"
+        elif "unable to open" in message:
+            what, remedy = "the store cannot be opened", "check that its folder exists and is writable"
+        else:
+            what, remedy = f"the store cannot be used: {message}", ""
+        raise StoreError(what, where=where, remedy=remedy) from error
 
 
 def _now() -> str:

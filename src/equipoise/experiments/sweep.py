@@ -1,145 +1,144 @@
-"""Many runs: those of an experiment that the store does not have yet, long ones first.
+"""A sweep: the runs of an experiment that the store lacks, longest first.
 
-To go on with a sweep is to start it again: what is done is found in the store, what was under way in its checkpoints.
+Resuming a sweep means starting it again: finished runs are in the store, interrupted ones continue from a checkpoint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from equipoise.data.catalog import catalog_entry
+from equipoise.data.catalog import dataset_info
 from equipoise.data.files import read_files
-from equipoise.experiments.checkpoint import EVERY, Checkpoint
-from equipoise.experiments.cost import work
-from equipoise.experiments.driver import driving
+from equipoise.experiments.callbacks import SweepCallback
+from equipoise.experiments.checkpoint import CHECKPOINT_INTERVAL, Checkpoint
+from equipoise.experiments.cost import relative_cost
 from equipoise.experiments.executors import Executor
+from equipoise.experiments.lock import sweep_lock
+from equipoise.experiments.recording_plan import RecordingPlan, missing_recordings
 from equipoise.experiments.result import UNSUCCESSFUL, Result
 from equipoise.experiments.run import compile_kernels, run
 from equipoise.experiments.spec import RunSpec
 from equipoise.experiments.store import Store
-from equipoise.experiments.watch import Watch, unseen
-
-
-class Watcher:
-    """What a sweep tells while it runs; a display overrides what it shows."""
-
-    def waits(self, message: str) -> None:
-        """Another sweep is running on the store."""
-
-    def begins(self, todo: Sequence[RunSpec]) -> None:
-        """These runs are to be done."""
-
-    def starts(self, spec: RunSpec) -> None:
-        """A run has started, or started again because its process or machine was lost."""
-
-    def ends(self, result: Result) -> None:
-        """A run is over and in the store."""
 
 
 def sweep(
     specs: Iterable[RunSpec],
     store: Store,
     executor: Executor,
-    watcher: Watcher | None = None,
+    callback: SweepCallback | None = None,
     *,
-    watch: Mapping[str, Watch] | None = None,
+    recording_plans: Mapping[str, RecordingPlan] | None = None,
     retry: bool = False,
-    checkpoint_every: float = EVERY,
+    checkpoint_interval: float = CHECKPOINT_INTERVAL,
 ) -> list[Result]:
-    """Do all runs that the store does not have, and return the results of these.
+    """Execute all runs that the store lacks, and put their results into it.
 
     Args:
         specs: the runs.
-        store: where results are, and go to; nobody else drives a sweep on it meanwhile.
-        executor: who does the runs.
-        watcher: is told what happens.
-        watch: what to record of runs, by key; a run whose recording the store does not have is done again.
-        retry: do runs again that failed or diverged.
-        checkpoint_every: seconds from one checkpoint of a run to its next.
+        store: the store, locked until the sweep ends.
+        executor: executes the runs.
+        callback: is notified of progress.
+        recording_plans: recordings to make, by run key. A run is repeated if the store lacks its recording.
+        retry: repeat runs that failed or diverged.
+        checkpoint_interval: seconds between two checkpoints of a run.
+
+    Returns:
+        The results of the executed runs.
+
+    Raises:
+        DataError: If a data set is neither available nor can be downloaded.
+        StoreError: If the store cannot be written.
     """
-    watcher = watcher or Watcher()
-    wanted = list(dict.fromkeys(specs))
-    with driving(store, watcher.waits):
+    callback = callback or SweepCallback()
+    plans = recording_plans or {}
+    with sweep_lock(store, callback.on_wait):
         outcomes = store.outcomes()
-        todo = missing(wanted, outcomes, retry, unseen(watch or {}, store.recorded()))
-        _check_data(todo)
-        watcher.begins(todo)
+        unrecorded = missing_recordings(plans, store.recording_plans())
+        todo = missing_runs(dict.fromkeys(specs), outcomes, retry, unrecorded)
+        _fetch_data(todo)
+        callback.on_sweep_start(todo)
         if not todo:
             return []
         compile_kernels(todo)
         folder = checkpoint_folder(store.path)
         folder.mkdir(exist_ok=True)
-        _tidy(folder, outcomes)
+        _remove_stale_checkpoints(folder, outcomes)
         results = []
-        with closing(executor(todo, Runner(folder.resolve(), checkpoint_every, watch or {}))) as happenings:
-            for news in happenings:
-                if isinstance(news, RunSpec):
-                    store.note_running(news.key)
-                    watcher.starts(news)
+        with closing(executor(todo, CheckpointedRun(folder.resolve(), checkpoint_interval, plans))) as events:
+            for event in events:
+                if isinstance(event, RunSpec):
+                    store.mark_running(event.key)
+                    callback.on_run_start(event)
                 else:
-                    store.put(news)
-                    _checkpoint_file(folder, news.key).unlink(missing_ok=True)
-                    results.append(news)
-                    watcher.ends(news)
+                    store.put(event)
+                    _checkpoint_file(folder, event.key).unlink(missing_ok=True)
+                    results.append(event)
+                    callback.on_run_end(event)
         if not any(folder.iterdir()):
             folder.rmdir()
         return results
 
 
-def missing(
-    specs: Iterable[RunSpec], outcomes: dict[str, str], retry: bool = False, unrecorded: Container[str] = ()
+def missing_runs(
+    specs: Iterable[RunSpec], outcomes: Mapping[str, str], retry: bool = False, unrecorded: Container[str] = ()
 ) -> list[RunSpec]:
-    """The runs that have no outcome yet, or one to be tried again; long ones first, so that none is left over last.
+    """Select the runs to execute, most expensive first, so that no long run remains at the end of a sweep.
 
-    Among the first are those whose recording is wanted and not there, unless they failed.
+    Args:
+        specs: candidates.
+        outcomes: outcomes in the store by run key.
+        retry: include runs that failed or diverged.
+        unrecorded: keys of runs whose recording is missing; included unless the run failed.
+
+    Returns:
+        The selected runs.
     """
 
-    def to_do(key: str) -> bool:
+    def is_missing(key: str) -> bool:
         outcome = outcomes.get(key)
         return outcome is None or (retry and outcome in UNSUCCESSFUL) or (key in unrecorded and outcome != "failed")
 
-    left = [spec for spec in specs if to_do(spec.key)]
-    return sorted(left, key=work, reverse=True)
+    return sorted((spec for spec in specs if is_missing(spec.key)), key=relative_cost, reverse=True)
 
 
 def checkpoint_folder(store: Path) -> Path:
-    """Where the runs of a sweep keep their checkpoints: beside the store."""
+    """Return the folder for the checkpoints of a sweep, next to the store."""
     return store.with_name(f"{store.name}.checkpoints")
 
 
 @dataclass(frozen=True)
-class Runner:
-    """A run with its checkpoint, for another process or machine.
+class CheckpointedRun:
+    """A picklable function that executes a run with its checkpoint and recording plan.
 
-    Where the folder is not there (a cluster without a shared file system) runs do without.
+    Runs have no checkpoints where the folder does not exist, such as on a cluster without a shared file system.
     """
 
     folder: Path
-    every: float = EVERY
-    watch: Mapping[str, Watch] = field(default_factory=dict)
+    interval: float = CHECKPOINT_INTERVAL
+    recording_plans: Mapping[str, RecordingPlan] = field(default_factory=dict)
 
     def __call__(self, spec: RunSpec) -> Result:
-        watch = self.watch.get(spec.key)
+        plan = self.recording_plans.get(spec.key)
         if not self.folder.is_dir():
-            return run(spec, watch=watch)
-        return run(spec, Checkpoint(_checkpoint_file(self.folder, spec.key), spec.key, self.every), watch)
+            return run(spec, recording_plan=plan)
+        return run(spec, Checkpoint(_checkpoint_file(self.folder, spec.key), spec.key, self.interval), plan)
 
 
 def _checkpoint_file(folder: Path, key: str) -> Path:
     return folder / f"{key}.pt"
 
 
-def _tidy(folder: Path, done: Container[str]) -> None:
-    """Remove what a driver that was killed left behind: half-written files, checkpoints of runs that are done."""
+def _remove_stale_checkpoints(folder: Path, completed: Container[str]) -> None:
+    """Remove what a killed sweep left behind: partial files and checkpoints of completed runs."""
     for file in folder.iterdir():
-        if file.suffix == ".tmp" or (file.suffix == ".pt" and file.stem in done):
+        if file.suffix == ".tmp" or (file.suffix == ".pt" and file.stem in completed):
             file.unlink()
 
 
-def _check_data(specs: Iterable[RunSpec]) -> None:
-    """What is missing is said, or downloaded, once and before any run."""
+def _fetch_data(specs: Iterable[RunSpec]) -> None:
+    """Download missing data sets once, and fail before the first run if that is impossible."""
     for dataset in dict.fromkeys(spec.dataset for spec in specs):
-        read_files(catalog_entry(dataset))
+        read_files(dataset_info(dataset))

@@ -1,1 +1,1 @@
-"""Where training starts: the paper's initialisations, in one call, on any model made of known layers."""
+"""Initialisation schemes of the paper, applied in one call to any model made of known layers."""

@@ -1,4 +1,4 @@
-"""A model's layers in the order in which they run, each with its parts."""
+"""The layers of a model in execution order, each with the roles of its parameters."""
 
 from __future__ import annotations
 
@@ -9,121 +9,136 @@ import torch
 from torch import nn
 from torch_geometric.nn import MessagePassing
 
-from equipoise.errors import PartsError
-from equipoise.init.parts import PARTS, Parts, parts_of
-from equipoise.laws.checks import check_module
+from equipoise.errors import InitializationError
+from equipoise.init.parameter_roles import ParameterRoles, roles_of, supported_layers
+from equipoise.laws.validation import check_module
+
+REGISTER = "@equipoise.init.parameter_roles.roles_of.register({kind})"
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer of a chain.
+    """One layer of a feed-forward chain.
 
     Attributes:
         name: its name in the model.
-        parts: what it is made of.
-        reads: the numbers of the layers whose neurons it reads, side by side: the one before, or, where features of
-            several layers are concatenated (jumping knowledge), all of these; none for the first layer.
-        widths: how many features it reads of each; all of its input for the first layer.
+        roles: its parameters by role.
+        inputs: indices of the layers whose outputs it reads, concatenated: the previous layer, or several layers with
+            jumping knowledge; empty for the first layer.
+        input_widths: number of features it reads from each of them; for the first layer, the input width.
     """
 
     name: str
-    parts: Parts
-    reads: tuple[int, ...]
-    widths: tuple[int, ...]
+    roles: ParameterRoles
+    inputs: tuple[int, ...]
+    input_widths: tuple[int, ...]
 
 
 def layers_of(model: nn.Module) -> list[Layer]:
-    """The layers of a chain, first to last; a named error for anything that is none.
+    """Return the layers of a model in execution order.
 
-    The order is that of a trial run of a copy on a tiny graph, ``model(x, edge_index)``; a model that is called
-    otherwise is taken in the order in which its layers were registered.
+    The order comes from one forward pass ``model(x, edge_index)`` of a copy on a graph of three nodes. A model with
+    another signature is read in registration order.
+
+    Args:
+        model: a chain of layers with known parameter roles.
+
+    Returns:
+        The layers, first to last.
+
+    Raises:
+        ModelError: if ``model`` is not a module, or has lazy parameters.
+        InitializationError: if a layer has no registered roles, or the layers do not form a chain.
     """
     check_module(model)
-    found = _find(model)
-    _check_complete(model, found)
-    return _chain({name: found[name] for name in _run_order(model, found)})
+    roles = _find_roles(model)
+    _check_complete(model, roles)
+    return _chain({name: roles[name] for name in _execution_order(model, roles)})
 
 
-def _find(model: nn.Module) -> dict[str, Parts]:
-    """Outermost modules with parts, in the order of registration; what is inside of them belongs to them."""
-    found: dict[str, Parts] = {}
+def _find_roles(model: nn.Module) -> dict[str, ParameterRoles]:
+    """Map the outermost modules with registered roles to these, in registration order."""
+    roles: dict[str, ParameterRoles] = {}
     for name, module in model.named_modules():
-        if any(name.startswith(f"{outer}." if outer else "") for outer in found):
+        if any(name.startswith(f"{outer}." if outer else "") for outer in roles):
             continue
-        parts = parts_of(module)
-        if parts is not None:
-            found[name] = parts
+        module_roles = roles_of(module)
+        if module_roles is not None:
+            roles[name] = module_roles
         elif isinstance(module, MessagePassing):
-            raise PartsError(
-                f"nobody has said what a {type(module).__name__} is made of",
+            kind = type(module).__name__
+            raise InitializationError(
+                f"the parameter roles of {kind} are unknown",
                 where=name or type(model).__name__,
-                remedy=f"register it: equipoise.init.parts.PARTS[{type(module).__name__}] = lambda conv: "
-                "Parts(features=(conv.lin.weight,), attention=(conv.att,)); "
-                f"known are {', '.join(sorted({kind.__name__ for kind in PARTS}))}",
+                remedy=f"register them: {REGISTER.format(kind=kind)} on a function that returns "
+                "ParameterRoles(features=(conv.lin.weight,), attention=(conv.att,)); "
+                f"supported layers: {', '.join(supported_layers())}",
             )
-    return found
+    return roles
 
 
-def _check_complete(model: nn.Module, found: dict[str, Parts]) -> None:
-    if not found:
-        raise PartsError(
+def _check_complete(model: nn.Module, roles: dict[str, ParameterRoles]) -> None:
+    if not roles:
+        raise InitializationError(
             f"{type(model).__name__} has no layer that can be initialised",
-            remedy=f"known are {', '.join(sorted({kind.__name__ for kind in PARTS}))}; "
-            "name the parts of others in equipoise.init.parts.PARTS",
+            remedy=f"supported layers: {', '.join(supported_layers())}; "
+            f"register others with {REGISTER.format(kind='MyConv')}",
         )
-    known = {id(parameter) for parts in found.values() for parameter in parts.all}
-    loose = [name for name, p in model.named_parameters() if id(p) not in known and sum(s > 1 for s in p.shape) > 1]
-    if loose:
-        owners = {type(model.get_submodule(name.rpartition(".")[0])).__name__ for name in loose}
-        raise PartsError(
-            f"weights that belong to no known layer ({', '.join(sorted(owners))})",
-            where=", ".join(loose),
-            remedy="name the parts of the module that owns them: equipoise.init.parts.PARTS[Kind] = lambda m: Parts(…)",
+    known = {id(parameter) for layer_roles in roles.values() for parameter in layer_roles.all}
+    unknown = [name for name, p in model.named_parameters() if id(p) not in known and sum(s > 1 for s in p.shape) > 1]
+    if unknown:
+        owners = sorted({type(model.get_submodule(name.rpartition(".")[0])).__name__ for name in unknown})
+        raise InitializationError(
+            f"weights belong to no supported layer ({', '.join(owners)})",
+            where=", ".join(unknown),
+            remedy=f"register the roles of their module: {REGISTER.format(kind=owners[0])} on a function that returns "
+            "ParameterRoles(…)",
         )
 
 
-def _run_order(model: nn.Module, found: dict[str, Parts]) -> list[str]:
-    registered = list(found)
+def _execution_order(model: nn.Module, roles: dict[str, ParameterRoles]) -> list[str]:
+    registered = list(roles)
     if len(registered) == 1:
         return registered
-    for width in dict.fromkeys(parts.width_in for parts in found.values()):
-        seen = _trial(model, registered, width)
-        if set(seen) == set(registered):
-            return list(dict.fromkeys(seen))
+    for width in dict.fromkeys(layer_roles.width_in for layer_roles in roles.values()):
+        calls = _trace_calls(model, registered, width)
+        if set(calls) == set(registered):
+            return list(dict.fromkeys(calls))
     return registered
 
 
-def _trial(model: nn.Module, names: list[str], width: int) -> list[str]:
-    """The layers' names as a copy calls them on three nodes in a ring; empty if it cannot be called that way."""
-    seen: list[str] = []
-    state = torch.get_rng_state()
+def _trace_calls(model: nn.Module, names: list[str], width: int) -> list[str]:
+    """Return the layers' names in the order a copy of the model calls them on three nodes; empty if the call fails."""
+    calls: list[str] = []
+    rng_state = torch.get_rng_state()
     try:
-        trial = copy.deepcopy(model).cpu().eval()
+        traced = copy.deepcopy(model).cpu().eval()
         for name in names:
-            trial.get_submodule(name).register_forward_pre_hook(lambda *_, name=name: seen.append(name))
-        x = torch.ones(3, width, dtype=next(trial.parameters()).dtype)
+            traced.get_submodule(name).register_forward_pre_hook(lambda *_, name=name: calls.append(name))
+        x = torch.ones(3, width, dtype=next(traced.parameters()).dtype)
         with torch.no_grad():
-            trial(x, torch.tensor([[0, 1, 2], [1, 2, 0]]))
-    except Exception:  # whatever a user's forward raises: it wants other inputs than these
+            traced(x, torch.tensor([[0, 1, 2], [1, 2, 0]]))
+    except Exception:  # a forward with another signature may raise anything
         return []
     finally:
-        torch.set_rng_state(state)
-    return seen
+        torch.set_rng_state(rng_state)
+    return calls
 
 
-def _chain(found: dict[str, Parts]) -> list[Layer]:
-    """The layers with what they read, as their widths tell: the layer before, or the last few concatenated."""
+def _chain(roles: dict[str, ParameterRoles]) -> list[Layer]:
+    """Infer each layer's inputs from the widths: the previous layer, or the last few layers concatenated."""
     layers: list[Layer] = []
-    for number, (name, parts) in enumerate(found.items()):
-        widths = [layer.parts.width_out for layer in layers]
-        first = next((k for k in reversed(range(number)) if sum(widths[k:]) == parts.width_in), None)
-        if number and first is None:
-            raise PartsError(
-                f"the layers are no chain: {name} reads {parts.width_in} features, "
+    for index, (name, layer_roles) in enumerate(roles.items()):
+        widths = [layer.roles.width_out for layer in layers]
+        first = next((k for k in reversed(range(index)) if sum(widths[k:]) == layer_roles.width_in), None)
+        if index and first is None:
+            raise InitializationError(
+                f"the layers do not form a chain: {name} reads {layer_roles.width_in} features, "
                 f"{layers[-1].name} writes {widths[-1]}",
-                where=" → ".join(found),
-                remedy="initialise the parts that are chains one by one: initialize_(model.part, scheme)",
+                where=" → ".join(roles),
+                remedy="initialise each submodule that is a chain separately: initialize_(model.branch, scheme)",
             )
-        reads = tuple(range(first or 0, number))
-        layers.append(Layer(name, parts, reads, tuple(widths[k] for k in reads) or (parts.width_in,)))
+        inputs = tuple(range(first or 0, index))
+        input_widths = tuple(widths[k] for k in inputs) or (layer_roles.width_in,)
+        layers.append(Layer(name, layer_roles, inputs, input_widths))
     return layers

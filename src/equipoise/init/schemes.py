@@ -1,4 +1,4 @@
-"""The named schemes, and the one call that applies them."""
+"""The named initialisation schemes and :func:`initialize_`, which applies them."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import torch
 from torch import Generator, Tensor, nn
 
 from equipoise.errors import ArchitectureError, ChoiceError
-from equipoise.init.balance import Direction, Values, balanced, write
+from equipoise.init.balance import Direction, ParameterValues, assign_, balance_values
 from equipoise.init.layers import Layer, layers_of
-from equipoise.init.weights import Matrix, Place, identity, looks_linear, normal, orthogonal, xavier
+from equipoise.init.matrices import MatrixInit, Position, identity, looks_linear, normal, orthogonal, xavier
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """How feature weights are drawn, whether attention is drawn or zero, and whether all is balanced after that.
+    """An initialisation scheme: how to draw weights, and whether to balance them.
 
     Attributes:
-        hidden: the matrix of a hidden layer, or of its looks-linear block.
-        ends: the matrix of the first and of the last layer.
-        looks_linear: whether matrices come with their mirror images.
-        attention: whether attention is drawn (Xavier) or starts at zero.
+        hidden: matrix of a hidden layer, or of its looks-linear block.
+        ends: matrix of the first and the last layer.
+        looks_linear: whether matrices consist of a block and its mirror image.
+        attention: whether attention is drawn (Xavier) or zero.
         balanced: whether the balancing procedure follows.
-        beta: squared norm that balancing starts from.
+        beta: default squared norm for balancing.
     """
 
-    hidden: Matrix = xavier
-    ends: Matrix = xavier
+    hidden: MatrixInit = xavier
+    ends: MatrixInit = xavier
     looks_linear: bool = False
     attention: bool = False
     balanced: bool = False
@@ -55,93 +55,116 @@ def initialize_(
     direction: Direction = "forward",
     generator: Generator | None = None,
 ) -> nn.Module:
-    r"""Give a network a start from which it trains, in place, and return it.
+    r"""Initialise a network in place so that it trains at depth.
 
-    Balanced schemes start with c = 0 for every neuron: gradients can move all layers. ``"bal-o"`` also starts as a
-    linear function with orthogonal weights, which carries signals through any depth.
+    Balanced schemes set the conserved quantity :math:`c_i = \|W^l[i,:]\|^2 - \|W^{l+1}[:,i]\|^2` to zero for every
+    neuron (attention is zero), so that gradients can move all layers. With ``"bal-o"`` the network is also linear at
+    initialisation and its weights are orthogonal, so signals pass through any depth.
 
-    ================  ==============================  =========  ========
-    scheme            feature weights                 attention  balanced
-    ================  ==============================  =========  ========
-    ``xav``           Xavier normal                   Xavier     no
-    ``xav-z``         Xavier normal                   zero       no
-    ``bal-x``         Xavier normal                   zero       yes
-    ``llortho``       looks-linear orthogonal         zero       no
-    ``bal-o``         looks-linear orthogonal         zero       yes
-    ``identity``      identity, ends Xavier           zero       no
-    ``bal-identity``  identity, ends Xavier           zero       yes
-    ``llidentity``    looks-linear identity           zero       no
-    ``bal-llidentity``  looks-linear identity         zero       yes
-    ================  ==============================  =========  ========
+    ==================  =============================  =========  ========
+    scheme              feature weights                attention  balanced
+    ==================  =============================  =========  ========
+    ``xav``             Xavier normal                  Xavier     no
+    ``xav-z``           Xavier normal                  zero       no
+    ``bal-x``           Xavier normal                  zero       yes
+    ``llortho``         looks-linear orthogonal        zero       no
+    ``bal-o``           looks-linear orthogonal        zero       yes
+    ``identity``        identity, ends Xavier          zero       no
+    ``bal-identity``    identity, ends Xavier          zero       yes
+    ``llidentity``      looks-linear identity          zero       no
+    ``bal-llidentity``  looks-linear identity          zero       yes
+    ==================  =============================  =========  ========
 
     Args:
-        model: a chain of layers whose parts are known (``equipoise.init.parts``): PyG's ready models, ``Sequential``,
-            a ``Stack``, or a module of your own. Parameters stay the same objects, so an optimizer stays valid.
-        scheme: one of the above.
-        beta: squared norm of the first hidden layer's incoming weights (see ``balance_``); 2, for ``bal-identity`` 1.
-        direction: where balancing starts, ``"forward"`` from the first layer or ``"reverse"`` from the last.
-        generator: the random numbers; the same one gives the same start whatever the global random state.
+        model: a chain of layers with known parameter roles (:mod:`equipoise.init.parameter_roles`): PyG's basic models,
+            a ``Sequential``, a :class:`~equipoise.Stack`, or your own module. Parameters stay the same objects, so
+            existing optimizers stay valid. Register your own layer class with
+            ``@equipoise.init.parameter_roles.roles_of.register(MyConv)``.
+        scheme: one of the names above.
+        beta: squared norm of each neuron's incoming weights in the first hidden layer (see
+            :func:`~equipoise.balance_`). Default: 2, and 1 for ``bal-identity``.
+        direction: ``"forward"`` balances from the first layer to the last, ``"reverse"`` from the last to the first.
+        generator: source of random numbers. The same generator state gives the same weights, independent of torch's
+            global random state. Default: the global generator.
+
+    Returns:
+        The same model.
+
+    Raises:
+        ModelError: if ``model`` is not a module, or has lazy parameters.
+        InitializationError: if a layer is not supported, or the layers do not form a chain.
+        ArchitectureError: if a looks-linear scheme meets an odd hidden width.
+        BalanceError: if a row or column of the weights is zero, or ``beta`` is not positive.
+        ChoiceError: if ``scheme`` or ``direction`` is unknown.
 
     Example:
         >>> from torch_geometric.nn import GAT
-        >>> model = initialize_(GAT(1433, 64, num_layers=10, out_channels=7, v2=True, act="relu"), "bal-o")
+        >>> model = GAT(1433, 64, num_layers=10, out_channels=7, v2=True, act="relu")
+        >>> model = initialize_(model, "bal-o", generator=torch.Generator().manual_seed(0))
+        >>> torch.allclose(model.convs[0].lin_l.weight.square().sum(dim=1), torch.tensor(2.0))
+        True
     """
     if scheme not in SCHEMES:
         raise ChoiceError("scheme", scheme, SCHEMES)
-    chosen = SCHEMES[scheme]
+    settings = SCHEMES[scheme]
     layers = layers_of(model)
-    if chosen.looks_linear:
-        _check_even(layers, scheme)
-    values: Values = {}
-    for number, layer in enumerate(layers):
-        values |= _drawn(layer, chosen, _place(number, len(layers)), generator)
-    if chosen.balanced:
-        values = balanced(layers, values, chosen.beta if beta is None else beta, direction)
-    write(values)
+    if settings.looks_linear:
+        _check_even_widths(layers, scheme)
+    values: ParameterValues = {}
+    for index, layer in enumerate(layers):
+        values |= _draw_layer(layer, settings, _position(index, len(layers)), generator)
+    if settings.balanced:
+        values = balance_values(layers, values, settings.beta if beta is None else beta, direction)
+    assign_(values)
     return model
 
 
-def _place(number: int, count: int) -> Place:
+def _position(index: int, count: int) -> Position:
     if count == 1:
         return "only"
-    return "first" if number == 0 else "last" if number == count - 1 else "hidden"
+    return "first" if index == 0 else "last" if index == count - 1 else "hidden"
 
 
-def _drawn(layer: Layer, scheme: Scheme, place: Place, generator: Generator | None) -> Values:
-    parts = layer.parts
-    values: Values = {W: _features(W, layer, scheme, place, generator) for W in parts.features}
-    for a in parts.attention:
+def _draw_layer(layer: Layer, scheme: Scheme, position: Position, generator: Generator | None) -> ParameterValues:
+    roles = layer.roles
+    values: ParameterValues = {W: _draw_features(W, layer, scheme, position, generator) for W in roles.features}
+    for a in roles.attention:
         std = (2.0 / sum(a.shape[-2:])) ** 0.5 if a.ndim > 1 else (2.0 / (1 + len(a))) ** 0.5
-        values[a] = std * normal(*a.shape, generator=generator) if scheme.attention else torch.zeros(a.shape)
-    for skip in parts.skip:
-        drawn = not scheme.balanced and not scheme.looks_linear
-        values[skip] = xavier(skip.shape[0], skip.shape[1], generator) if drawn else torch.zeros(skip.shape)
-    values |= {bias: torch.zeros(bias.shape) for bias in parts.bias}
-    values |= {one: torch.ones(one.shape) for one in parts.ones}
+        values[a] = normal(*a.shape, std=std, generator=generator) if scheme.attention else torch.zeros(a.shape)
+    zero_skip = scheme.balanced or scheme.looks_linear
+    for skip in roles.skip:
+        values[skip] = torch.zeros(skip.shape) if zero_skip else xavier(skip.shape[0], skip.shape[1], generator)
+    values |= {bias: torch.zeros(bias.shape) for bias in roles.bias}
+    values |= {parameter: torch.ones(parameter.shape) for parameter in roles.ones}
     return {parameter: value.double() for parameter, value in values.items()}
 
 
-def _features(W: nn.Parameter, layer: Layer, scheme: Scheme, place: Place, generator: Generator | None) -> Tensor:
-    """One matrix; averaged heads get one each, since equal ones would stay equal for ever."""
+def _draw_features(
+    W: nn.Parameter, layer: Layer, scheme: Scheme, position: Position, generator: Generator | None
+) -> Tensor:
+    """Draw one weight matrix; averaged heads get independent blocks, as equal heads would stay equal in training."""
     rows, columns = W.shape
-    heads = 1 if layer.parts.concat else layer.parts.heads
-    draw = scheme.hidden if place == "hidden" else scheme.ends
-    if scheme.looks_linear:  # a mirror image for each of several layers that are read side by side
-        matrices = [
-            torch.cat([looks_linear(draw, rows // heads, width, place, generator) for width in layer.widths], dim=1)
+    heads = 1 if layer.roles.concat else layer.roles.heads
+    draw = scheme.hidden if position == "hidden" else scheme.ends
+    if scheme.looks_linear:  # one mirrored block for each concatenated input (jumping knowledge)
+        blocks = [
+            torch.cat(
+                [looks_linear(draw, rows // heads, width, position, generator) for width in layer.input_widths], dim=1
+            )
             for _ in range(heads)
         ]
-        return torch.cat(matrices)
+        return torch.cat(blocks)
     if draw is xavier:
         return xavier(rows, columns, generator)
     return torch.cat([draw(rows // heads, columns, generator) for _ in range(heads)])
 
 
-def _check_even(layers: list[Layer], scheme: str) -> None:
+def _check_even_widths(layers: list[Layer], scheme: str) -> None:
     for layer in layers[:-1]:
-        if layer.parts.width_out % 2:
+        width = layer.roles.width_out
+        if width % 2:
             raise ArchitectureError(
-                f"{scheme} pairs each hidden neuron with its mirror image, and {layer.parts.width_out} is odd",
-                where=f"{layer.name} writes {layer.parts.width_out} neurons",
-                remedy=f"use an even hidden width, such as {layer.parts.width_out + 1}, or the scheme bal-x",
+                f"{scheme} pairs each hidden neuron with its mirror image, but the width {width} is odd",
+                where=f"{layer.name} has {width} output neurons",
+                remedy=f"use an even hidden width, such as {width + 1}, or the scheme bal-x",
             )

@@ -1,1 +1,1 @@
-"""The recorder inside other people's training loops and dashboards; each file needs an extra of its own."""
+"""The recorder in other training loops and dashboards. Each module needs its own optional dependency."""

@@ -10,11 +10,11 @@ from equipoise.errors import EquipoiseError
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-    from equipoise.train.recorder import Recorder
+    from equipoise.training.recorder import Recorder
 
 
-def _callback() -> Any:
-    """Lightning's base class under its new or its old name; a plain class where it is not installed."""
+def _callback_class() -> Any:
+    """Return Lightning's callback class from either of its packages, or ``object`` if neither is installed."""
     for package in ("lightning.pytorch", "pytorch_lightning"):
         try:
             return import_module(f"{package}.callbacks").Callback
@@ -23,20 +23,27 @@ def _callback() -> Any:
     return object
 
 
-Callback: Any = _callback()
+Callback: Any = _callback_class()
 
 
-class RecorderCallback(Callback):  # type: ignore[misc]  # an extra, so its types may not be at hand
-    """Lets a recorder see every step of a Lightning trainer.
+class RecorderCallback(Callback):  # type: ignore[misc]  # an optional dependency, without types if it is missing
+    """Record every due optimizer step of a Lightning trainer.
 
-    A record's *epoch* is the number of the optimizer's step, from 1: the same thing as an epoch where each has one
-    batch, as in training on one graph. Gradients are seen when they are complete (accumulated, unscaled) and not yet
-    clipped.
+    The *epoch* of a record is the number of the optimizer step, from 1. Both agree if an epoch has one batch, as in
+    full-batch training on one graph. Gradients are measured after accumulation and unscaling, before clipping. The
+    metrics ``loss`` and ``train_loss`` are recorded as ``train/loss`` and ``train/train_loss`` if the module logs them.
 
     Args:
-        recorder: of the module that is trained, or of a network inside of it.
+        recorder: a recorder of the trained module, or of a network inside it.
+
+    Raises:
+        EquipoiseError: if Lightning is not installed.
 
     Example::
+
+        import equipoise as eq
+        from equipoise.integrations.lightning import RecorderCallback
+        from lightning import Trainer
 
         rec = eq.Recorder(module.model, laws, every=25)
         Trainer(max_epochs=1000, callbacks=[RecorderCallback(rec)]).fit(module, loader)
@@ -47,23 +54,23 @@ class RecorderCallback(Callback):  # type: ignore[misc]  # an extra, so its type
         if Callback is object:
             raise EquipoiseError(
                 "Lightning is not installed",
-                remedy="pip install 'equipoise[lightning]', or call rec.step(epoch) in a loop of your own",
+                remedy="pip install 'equipoise[lightning]', or call rec.step(epoch) in your own training loop",
             )
         self.recorder = recorder
         self._step = 0
 
     def on_before_optimizer_step(self, trainer: Any, _module: Any, optimizer: Optimizer) -> None:
-        """After backward, before the step."""
+        """Record between the backward pass and the optimizer step."""
         self._step += 1
-        self.recorder.watch(optimizer)
+        self.recorder.attach(optimizer)
         metrics = trainer.callback_metrics
         scalars = {name: float(metrics[name]) for name in ("loss", "train_loss") if name in metrics}
         self.recorder.step(self._step, **scalars)
 
     def on_train_end(self, _trainer: Any, _module: Any) -> None:
-        """All steps are taken."""
+        """Close the recorder."""
         self.recorder.close()
 
     def on_exception(self, _trainer: Any, _module: Any, _exception: BaseException) -> None:
-        """Training ends otherwise: what is there is kept, and the module is left as it was."""
+        """Close the recorder; it keeps its records, and the module loses its hooks."""
         self.recorder.close()

@@ -8,23 +8,30 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from equipoise.errors import EquipoiseError
-from equipoise.train.recording import Entry, aggregated
+from equipoise.training.recording import Record, chart_values
 
 if TYPE_CHECKING:
-    from equipoise.train.recorder import Recorder
+    from equipoise.training.recorder import Recorder
 
 
 class TensorBoard:
-    """Writes what a recorder records, as it goes, a chart a layer: ``balance/layer03/c_max``, never one a parameter.
+    """Write a recorder's records to TensorBoard during training, one chart per quantity and layer.
 
-    Of what there is for every neuron, a chart has the largest and the mean absolute value. Values that are not finite
-    (a relative gradient of attention that is still zero) have no place in a chart.
+    Quantities with one value per neuron become two charts: the maximum and the mean of absolute values, such as
+    ``balance/layer03/c_max``. Values that are NaN or infinite (the relative gradient of attention that is still zero)
+    are left out.
 
     Args:
-        folder: where TensorBoard looks; one for each run.
-        recorder: whose records to write.
+        folder: log directory; one per run.
+        recorder: the recorder to listen to.
+
+    Raises:
+        EquipoiseError: if TensorBoard is not installed.
 
     Example::
+
+        import equipoise as eq
+        from equipoise.integrations.tensorboard import TensorBoard
 
         rec = eq.Recorder(model, laws, every=25)
         with TensorBoard("runs/bal-o", rec):
@@ -33,7 +40,7 @@ class TensorBoard:
 
     def __init__(self, folder: str | Path, recorder: Recorder) -> None:
         try:
-            from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - an extra
+            from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - optional dependency
         except ImportError:
             raise EquipoiseError(
                 "TensorBoard is not installed", remedy="pip install 'equipoise[tensorboard]', or use rec.frame()"
@@ -42,14 +49,19 @@ class TensorBoard:
         self._writer = SummaryWriter(str(folder))
         recorder.listeners.append(self.write)
 
-    def write(self, epoch: int, entries: Sequence[Entry]) -> None:
-        """Add the records of one epoch to the charts."""
-        for tag, value in aggregated(entries):
+    def write(self, epoch: int, records: Sequence[Record]) -> None:
+        """Add the records of one epoch to the charts.
+
+        Args:
+            epoch: the epoch.
+            records: its records.
+        """
+        for tag, value in chart_values(records):
             if abs(value) < float("inf"):
                 self._writer.add_scalar(tag, value, epoch)
 
     def close(self) -> None:
-        """Write the rest, and listen no more."""
+        """Flush the charts, and stop listening to the recorder."""
         if self.write in self.recorder.listeners:
             self.recorder.listeners.remove(self.write)
         self._writer.close()

@@ -1,1 +1,4 @@
-"""Compiled loops over graphs: arrays in, arrays out; no autograd, no modules. Nothing of size edges × width is made."""
+"""Compiled CPU kernels over graphs: NumPy arrays in, NumPy arrays out, without autograd or modules.
+
+No kernel allocates an array of size edges × channels.
+"""

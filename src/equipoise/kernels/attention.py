@@ -1,8 +1,8 @@
-"""What both kinds of attention share: softmax and weighted sum of a node in one visit, and the way back through them.
+"""Steps shared by the GAT and GATv2 kernels: softmax over neighbours, weighted sum, and their backward passes.
 
-Features are (nodes, heads, channels), scores and coefficients (edges, heads) in the order by target, all of them flat;
-channels come in ``blocks`` of lanes. Each kernel works on a range of nodes and writes to rows of that range only,
-so ranges can run side by side without atomics; what is summed over all nodes is summed range by range, in order.
+Features are (nodes, heads, channels); scores and coefficients are (edges, heads) in the order by target. All arrays are
+flat, and channels are split into SIMD ``blocks``. A kernel processes a range of nodes and writes to rows of this range
+only, so that ranges run concurrently without atomics; sums over all nodes are accumulated per range and added in order.
 """
 
 from __future__ import annotations
@@ -11,33 +11,42 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.kernels.compiled import inlined
-from equipoise.kernels.exponential import exponential
-from equipoise.kernels.lanes import any_nonzero, fill, if_positive, load, number_of, rectified, store, total
+from equipoise.kernels.jit import jit_inline
+from equipoise.kernels.simd import (
+    any_nonzero,
+    broadcast,
+    clamp_negative,
+    fast_exp,
+    horizontal_sum,
+    load,
+    num_blocks,
+    store,
+    where_positive,
+)
 
-AHEAD = 8  # edges; their features come from far away in a large graph, and are asked for in time
+PREFETCH_DISTANCE = 8  # edges; in a large graph their features are not in the cache
 
 
-@inlined
+@jit_inline
 def dot(first: Any, x: Any, i: int, y: Any, j: int, blocks: Any) -> Any:
-    """⟨x[i:], y[j:]⟩ over the channels, with the first block of x in hand: loaded once for all edges of a node."""
-    lanes = blocks[0]
-    sums = first * load(y, j, lanes)
-    for b in range(1, number_of(blocks)):
-        c = b * len(lanes)
-        sums = sums + load(x, i + c, lanes) * load(y, j + c, lanes)
-    return total(sums)
+    """⟨x[i:], y[j:]⟩ over the channels; ``first`` is the first block of x, loaded once for all edges of a node."""
+    width = blocks[0]
+    acc = first * load(y, j, width)
+    for b in range(1, num_blocks(blocks)):
+        c = b * len(width)
+        acc = acc + load(x, i + c, width) * load(y, j + c, width)
+    return horizontal_sum(acc)
 
 
-@inlined
-def attend(
-    first: int,
-    last: int,
+@jit_inline
+def softmax_and_sum(
+    lo: int,
+    hi: int,
     ptr: Any,
     src: Any,
     order: Any,
     z: Any,
-    kept: Any,
+    dropout_mask: Any,
     alpha: Any,
     weight: Any,
     out: Any,
@@ -45,76 +54,86 @@ def attend(
     H: int,
     blocks: Any,
 ) -> None:
-    """Scores to coefficients, what dropout leaves of them to ``weight``, and the sums that they weigh.
+    """Turn scores into coefficients, apply dropout, and sum the weighted features of the neighbours.
 
-    Scores come in ``alpha``, each node's largest taken off, so that none is too large. A node has few edges, and every
-    loop over them ends with a guess of the processor's gone wrong: so there are few loops.
+    ``alpha`` holds scores minus their maximum per node, so that no exponential overflows, and becomes the coefficients.
+    Nodes have few edges, and every loop over them ends with a mispredicted branch; hence as few such loops as possible.
     """
-    lanes, row = blocks[0], H * number_of(blocks) * len(blocks[0])
-    scores = alpha[ptr[first] * H : ptr[last] * H]  # from 0 on: an index that may be negative is not vectorised
+    width, row = blocks[0], H * num_blocks(blocks) * len(blocks[0])
+    scores = alpha[ptr[lo] * H : ptr[hi] * H]  # a slice indexed from 0: LLVM does not vectorise a signed offset
     for k in range(len(scores)):
-        scores[k] = exponential(scores[k])
-    for i in range(first, last):
+        scores[k] = fast_exp(scores[k])
+    for i in range(lo, hi):
         v = order[i]
         for h in range(H):
             norm = alpha.dtype.type(0)
             for k in range(ptr[v], ptr[v + 1]):
                 norm += alpha[k * H + h]
-            share = alpha.dtype.type(1) / norm  # of a node without edges: never used
+            scale = alpha.dtype.type(1) / norm  # infinite for a node without edges, but unused
             for k in range(ptr[v], ptr[v + 1]):
-                alpha[k * H + h] *= share
-    if len(kept):
-        for k in range(ptr[first] * H, ptr[last] * H):
-            weight[k] = alpha[k] * kept[k]
-    for i in range(first, last):
+                alpha[k * H + h] *= scale
+    if len(dropout_mask):
+        for k in range(ptr[lo] * H, ptr[hi] * H):
+            weight[k] = alpha[k] * dropout_mask[k]
+    for i in range(lo, hi):
         v = order[i]
         for h in range(H):
-            for b in range(number_of(blocks)):
-                c = (h * number_of(blocks) + b) * len(lanes)
-                sums = fill(z, 0, lanes)
+            for b in range(num_blocks(blocks)):
+                c = (h * num_blocks(blocks) + b) * len(width)
+                acc = broadcast(z, 0, width)
                 for k in range(ptr[v], ptr[v + 1]):
-                    sums = sums + fill(z, weight[k * H + h], lanes) * load(z, src[k] * row + c, lanes)
-                store(out, v * row + c, rectified(sums) if relu else sums)
+                    acc = acc + broadcast(z, weight[k * H + h], width) * load(z, src[k] * row + c, width)
+                store(out, v * row + c, clamp_negative(acc) if relu else acc)
 
 
-@inlined
-def lowest(like: Any) -> Any:
-    """Below all scores, in the array's own precision."""
+@jit_inline
+def negative_infinity(like: Any) -> Any:
+    """−∞ in the dtype of an array."""
     return like.dtype.type(-np.inf)
 
 
-@inlined
-def less_largest(v: int, h: int, ptr: Any, alpha: Any, largest: Any, H: int) -> None:
-    """Take a node's largest score off all of them."""
+@jit_inline
+def subtract_max(v: int, h: int, ptr: Any, alpha: Any, max_score: Any, H: int) -> None:
+    """Subtract a node's largest score from all of its scores."""
     for k in range(ptr[v], ptr[v + 1]):
-        alpha[k * H + h] -= largest
+        alpha[k * H + h] -= max_score
 
 
-@inlined
-def before_relu(place: int, out: Any, grad: Any, dout: Any, relu: bool, blocks: Any) -> bool:
-    """The gradient of a node before the ReLU, to ``dout``, and whether there is any.
+@jit_inline
+def relu_backward(offset: int, out: Any, grad: Any, dout: Any, relu: bool, blocks: Any) -> bool:
+    """Write the gradient of one node and head before the ReLU to ``dout``.
 
-    A node that reaches no training node has none, and neither have its edges: they are left out.
+    Args:
+        offset: of the node and head in all arrays.
+        out: output of the forward pass.
+        grad: its gradient.
+        dout: gradient before the ReLU; not written without a ReLU.
+        relu: whether there is a ReLU.
+        blocks: channels as SIMD vectors.
+
+    Returns:
+        Whether the gradient is nonzero. It is zero at nodes from which no training node is reachable, and so it is at
+        their edges: kernels skip them.
     """
-    lanes, active = blocks[0], False
-    for b in range(number_of(blocks)):
-        c = place + b * len(lanes)
-        g = load(grad, c, lanes)
+    width, active = blocks[0], False
+    for b in range(num_blocks(blocks)):
+        c = offset + b * len(width)
+        g = load(grad, c, width)
         if relu:
-            g = if_positive(load(out, c, lanes), g, fill(out, 0, lanes))
+            g = where_positive(load(out, c, width), g, broadcast(out, 0, width))
             store(dout, c, g)
         active |= any_nonzero(g)
     return active
 
 
-@inlined
-def score_gradients(
+@jit_inline
+def score_backward(
     v: int,
     h: int,
     ptr: Any,
     src: Any,
     z: Any,
-    kept: Any,
+    dropout_mask: Any,
     alpha: Any,
     out: Any,
     dout: Any,
@@ -122,11 +141,11 @@ def score_gradients(
     H: int,
     blocks: Any,
 ) -> None:
-    """dscore_uv = α (kept ⟨dout_v, z_u⟩ − D), with D = ⟨dout_v, out_v⟩ instead of a second sum over edges."""
-    C = number_of(blocks) * len(blocks[0])
-    here = (v * H + h) * C
-    first = load(dout, here, blocks[0])
-    D = dot(first, dout, here, out, here, blocks)
+    """dscore_uv = α_uv (mask_uv ⟨dout_v, z_u⟩ − D_v), with D_v = ⟨dout_v, out_v⟩ instead of a second sum over edges."""
+    C = num_blocks(blocks) * len(blocks[0])
+    offset = (v * H + h) * C
+    first = load(dout, offset, blocks[0])
+    D = dot(first, dout, offset, out, offset, blocks)
     for k in range(ptr[v], ptr[v + 1]):
-        dalpha = dot(first, dout, here, z, (src[k] * H + h) * C, blocks)
-        dscore[k * H + h] = alpha[k * H + h] * ((dalpha * kept[k * H + h] if len(kept) else dalpha) - D)
+        dalpha = dot(first, dout, offset, z, (src[k] * H + h) * C, blocks)
+        dscore[k * H + h] = alpha[k * H + h] * ((dalpha * dropout_mask[k * H + h] if len(dropout_mask) else dalpha) - D)

@@ -1,7 +1,4 @@
-"""A graph as the kernels want it: edges sorted by target, and the same edges sorted by source.
-
-Built once per ``edge_index`` and found again by the tensor itself; a tensor that has been written to since is noticed.
-"""
+"""Graphs in compressed sparse row (CSR) and column (CSC) form, and a cache of them per ``edge_index`` tensor."""
 
 from __future__ import annotations
 
@@ -15,152 +12,195 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-CHUNK = 256  # nodes that a kernel handles together: many enough to fill vectors, few enough for the first cache
+CHUNK = 256  # nodes that a kernel processes together: enough to fill SIMD vectors, few enough for the L1 cache
 Int = NDArray[np.int64]
 Index = NDArray[np.signedinteger[Any]]
 
 
 @dataclass(frozen=True)
-class Graph:
-    """Compressed rows both ways; any sparse matrix, with a graph's targets as rows and its sources as columns.
+class CSRGraph:
+    """A graph, or any sparse matrix with targets as rows and sources as columns, in CSR and CSC form.
+
+    CSR, for the forward pass, sorts edges by target, then by source; CSC, for the backward pass, by source, then by
+    target. Both hold the same edges. Arrays with one entry per edge (attention scores, edge weights) follow the order
+    by target everywhere in the package.
 
     Attributes:
-        ptr: the edges of target v are ``ptr[v] … ptr[v + 1]``.
-        src: the source of each of them.
-        tptr: the edges of source u are ``tptr[u] … tptr[u + 1]``.
-        dst: the target of each of these.
-        edge: where each of these stands in the order by target.
-        order: the targets, in each chunk of them those with fewer edges first.
-        torder: the sources in the same way.
-        symmetric: whether every edge is there in both directions. Then both orders are one, and ``edge`` leads from an
-            edge to the one that comes back.
+        ptr: CSR row pointers: the edges into target v are ``ptr[v] … ptr[v + 1] - 1``.
+        src: CSR column indices: the source of each edge.
+        tptr: CSC column pointers: the edges out of source u are ``tptr[u] … tptr[u + 1] - 1``.
+        dst: CSC row indices: the target of each edge.
+        position: index of each CSC edge in the order by target.
+        order: targets, sorted by degree within each chunk of ``CHUNK``.
+        torder: sources in the same way.
+        symmetric: whether every edge u → v has its reverse v → u. Then both forms share their arrays, and ``position``
+            leads from each edge to its reverse.
+
+    Example:
+        >>> from torch import tensor
+        >>> graph = build_graph(tensor([[0, 0, 1], [2, 1, 2]]), nodes=3, self_loops=False)  # 0 → 2, 0 → 1, 1 → 2
+        >>> graph.ptr.tolist(), graph.src.tolist()
+        ([0, 0, 1, 3], [0, 0, 1])
+        >>> graph.tptr.tolist(), graph.dst.tolist(), graph.position.tolist()
+        ([0, 2, 3, 3], [1, 2, 2], [0, 1, 2])
     """
 
     ptr: Int
     src: Index
     tptr: Int
     dst: Index
-    edge: Index
+    position: Index
     order: Index
     torder: Index
     symmetric: bool
 
     @property
     def nodes(self) -> int:
-        """How many nodes there are, or rows."""
+        """Number of nodes, or of rows."""
         return len(self.ptr) - 1
 
     @property
     def edges(self) -> int:
-        """How many edges there are, added self-loops included."""
+        """Number of edges, including added self-loops."""
         return len(self.src)
 
 
-def build_graph(edge_index: Tensor, nodes: int, self_loops: bool) -> Graph:
-    """Sort the edges; with ``self_loops``, each node's own loops are replaced by exactly one, as PyG does."""
+def build_graph(edge_index: Tensor, nodes: int, self_loops: bool) -> CSRGraph:
+    """Sort the edges of an ``edge_index``.
+
+    Args:
+        edge_index: (2, edges), sources and targets.
+        nodes: number of nodes.
+        self_loops: replace the self-loops of each node by exactly one, as PyG does.
+
+    Returns:
+        The graph in both forms.
+    """
     source, target = (row.contiguous().numpy() for row in edge_index.detach().cpu())
-    return _both_ways(*_by_target(source, target, nodes, self_loops), nodes)
+    return _compress(*_sort_by_target(source, target, nodes, self_loops), nodes)
 
 
-def build_matrix(x: Tensor) -> Graph:
-    """Where the entries of a sparse CSR tensor are, both ways."""
-    rows, columns = (index.numpy() for index in (x.crow_indices(), x.col_indices()))
-    return _both_ways(rows.astype(np.int64), columns.astype(np.int32), x.shape[1])
+def build_matrix(x: Tensor) -> CSRGraph:
+    """Sparsity pattern of a sparse CSR tensor, in both forms."""
+    ptr, columns = (index.numpy() for index in (x.crow_indices(), x.col_indices()))
+    return _compress(ptr.astype(np.int64), columns.astype(np.int32), x.shape[1])
 
 
-def _both_ways(ptr: Int, src: Index, columns: int) -> Graph:
-    tptr, dst, _ = _turned(ptr, src, columns)
-    ptr, src, _ = _turned(tptr, dst, len(ptr) - 1)  # twice turned, the sources of a target are sorted
-    tptr, dst, edge = _turned(ptr, src, columns)
-    order = _by_degree(ptr)
+def _compress(ptr: Int, src: Index, columns: int) -> CSRGraph:
+    tptr, dst, _ = _transpose(ptr, src, columns)
+    ptr, src, _ = _transpose(tptr, dst, len(ptr) - 1)  # transposing twice sorts the sources of each target
+    tptr, dst, position = _transpose(ptr, src, columns)
+    order = _degree_order(ptr)
     if np.array_equal(ptr, tptr) and np.array_equal(src, dst):
-        return Graph(ptr, src, ptr, src, edge, order, order, symmetric=True)
-    return Graph(ptr, src, tptr, dst, edge, order, _by_degree(tptr), symmetric=False)
+        return CSRGraph(ptr, src, ptr, src, position, order, order, symmetric=True)
+    return CSRGraph(ptr, src, tptr, dst, position, order, _degree_order(tptr), symmetric=False)
 
 
-def _turned(ptr: Int, src: Index, columns: int) -> tuple[Int, Index, Index]:
-    """Rows as columns: where these begin, the row of each of their entries, and where it stood before."""
+def _transpose(ptr: Int, src: Index, columns: int) -> tuple[Int, Index, Index]:
+    """Row pointers and row indices of the transposed matrix, and the previous position of each entry."""
     dst = np.empty(len(src), np.int32)
-    edge: Index = np.empty(len(src), np.int32 if len(src) < 2**31 else np.int64)
-    return _by_source(ptr, src, columns, dst, edge), dst, edge
+    position: Index = np.empty(len(src), np.int32 if len(src) < 2**31 else np.int64)
+    return _counting_sort(ptr, src, columns, dst, position), dst, position
 
 
-def _by_degree(ptr: Int) -> Index:
-    """Nodes of a chunk by number of edges: a processor that saw a loop end after five rounds expects five again."""
+def _degree_order(ptr: Int) -> Index:
+    """Sort nodes within a chunk by degree, so that the branch predictor sees equal trip counts."""
     chunk = np.arange(len(ptr) - 1) // CHUNK
     return np.lexsort((np.diff(ptr), chunk)).astype(np.int32)
 
 
-class Graphs:
-    """The graphs of the edge indices seen so far, each for as long as its tensor lives."""
+class GraphCache:
+    """Caches values derived from a tensor, such as its graph, for as long as the tensor is alive.
+
+    The key is the tensor object and its version counter, so that an in-place change invalidates its entries.
+    """
 
     def __init__(self) -> None:
-        self._built: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        self._entries: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
-    def get(self, edge_index: Tensor, nodes: int, self_loops: bool) -> Graph:
-        """The graph of an edge index."""
-        graph: Graph = self.made(edge_index, (nodes, self_loops), lambda: build_graph(edge_index, nodes, self_loops))
+    def get(self, edge_index: Tensor, nodes: int, self_loops: bool) -> CSRGraph:
+        """Graph of an ``edge_index``; see :func:`build_graph`."""
+        key = (nodes, self_loops)
+        graph: CSRGraph = self.get_or_build(edge_index, key, lambda: build_graph(edge_index, nodes, self_loops))
         return graph
 
-    def made(self, tensor: Tensor, key: Hashable, make: Callable[[], Any]) -> Any:
-        """What ``make`` makes of a tensor, made again only if the tensor was written to since."""
-        version, made = self._built.get(tensor, (None, {}))
+    def get_or_build(self, tensor: Tensor, key: Hashable, build: Callable[[], Any]) -> Any:
+        """Return the cached value of a tensor, or build and cache it.
+
+        Args:
+            tensor: the tensor that the value derives from.
+            key: tells several values of one tensor apart.
+            build: computes the value; called again only after the tensor was written to.
+
+        Returns:
+            The value.
+        """
+        version, values = self._entries.get(tensor, (None, {}))
         if version != tensor._version:
-            made = {}
-            self._built[tensor] = (tensor._version, made)
-        if key not in made:
-            made[key] = make()
-        return made[key]
+            values = {}
+            self._entries[tensor] = (tensor._version, values)
+        if key not in values:
+            values[key] = build()
+        return values[key]
 
 
-def reached(graph: Graph, active: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which nodes are active or send to one that is; all of them, if most are active, as finding out has its price."""
+def reachable_sources(graph: CSRGraph, active: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Nodes that are active or have an edge to an active node: only these receive a gradient.
+
+    Args:
+        graph: the graph.
+        active: (nodes · heads), whether a node has a gradient.
+
+    Returns:
+        A mask over nodes. It is all ones if most nodes are active, as the search would cost more than it saves.
+    """
     if 2 * np.count_nonzero(active) > len(active):
         return np.ones(graph.nodes, np.bool_)
     nodes: NDArray[np.bool_] = active.reshape(graph.nodes, -1).max(axis=1)
-    return _reached(graph.ptr, graph.src, nodes)
+    return _mark_sources(graph.ptr, graph.src, nodes)
 
 
 @njit(cache=True, nogil=True)
-def _reached(ptr: Int, src: Index, active: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    found = active.copy()
+def _mark_sources(ptr: Int, src: Index, active: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    marked = active.copy()
     for v in range(len(active)):
         if active[v]:
             for k in range(ptr[v], ptr[v + 1]):
-                found[src[k]] = True
-    return found
+                marked[src[k]] = True
+    return marked
 
 
 @njit(cache=True, nogil=True)
-def _by_target(source: Int, target: Int, nodes: int, self_loops: bool) -> tuple[Int, Index]:
+def _sort_by_target(source: Int, target: Int, nodes: int, self_loops: bool) -> tuple[Int, Index]:
     ptr = np.zeros(nodes + 1, np.int64)
     for e in range(len(source)):
         if not (self_loops and source[e] == target[e]):
             ptr[target[e] + 1] += 1
     for v in range(nodes):
         ptr[v + 1] += ptr[v] + (1 if self_loops else 0)
-    place, src = ptr[:-1].copy(), np.empty(ptr[nodes], np.int32)
+    cursor, src = ptr[:-1].copy(), np.empty(ptr[nodes], np.int32)
     for e in range(len(source)):
         if not (self_loops and source[e] == target[e]):
-            src[place[target[e]]] = source[e]
-            place[target[e]] += 1
+            src[cursor[target[e]]] = source[e]
+            cursor[target[e]] += 1
     if self_loops:
         for v in range(nodes):
-            src[place[v]] = v
+            src[cursor[v]] = v
     return ptr, src
 
 
 @njit(cache=True, nogil=True)
-def _by_source(ptr: Int, src: Index, columns: int, dst: Index, edge: Index) -> Int:
+def _counting_sort(ptr: Int, src: Index, columns: int, dst: Index, position: Index) -> Int:
+    """Write the transposed entries to ``dst`` and ``position``; returns the transposed row pointers."""
     tptr = np.zeros(columns + 1, np.int64)
     for k in range(len(src)):
         tptr[src[k] + 1] += 1
     for u in range(columns):
         tptr[u + 1] += tptr[u]
-    place = tptr[:-1].copy()
+    cursor = tptr[:-1].copy()
     for v in range(len(ptr) - 1):
         for k in range(ptr[v], ptr[v + 1]):
             u = src[k]
-            dst[place[u]], edge[place[u]] = v, k
-            place[u] += 1
+            dst[cursor[u]], position[cursor[u]] = v, k
+            cursor[u] += 1
     return tptr

@@ -1,7 +1,8 @@
-"""Numbers too small for a processor's pipelines, below 1e-38 in float32: each costs it a hundred times the time.
+"""Flush denormals (subnormal numbers, below 1e-38 in float32) to zero: arithmetic on one costs about 100 times more.
 
-Deep networks are full of them: attention that starts at zero has gradients of gradients' size squared, and where little
-comes back to the first layers that is 1e-40. A matrix product with them takes ten times as long.
+Deep networks produce many of them. Attention initialised with zero has gradients of the order of squared gradients,
+and where little gradient reaches the first layers these are about 1e-40. A matrix product with them takes ten times
+as long.
 """
 
 from __future__ import annotations
@@ -13,30 +14,33 @@ import torch
 
 from equipoise.kernels.threads import on_every_thread
 
-TOO_SMALL = 1e-40
+DENORMAL = 1e-40
 
 
 @contextmanager
-def denormals_as_zero() -> Iterator[None]:
-    """For a while, such numbers are zero, on all of torch's threads.
+def flush_denormals() -> Iterator[None]:
+    """Context manager that flushes denormals to zero on all of torch's threads and restores the mode on exit.
+
+    Yields:
+        None.
 
     Example:
-        >>> with denormals_as_zero():
+        >>> with flush_denormals():
         ...     float(torch.tensor(1e-30) * 1e-10)
         0.0
     """
-    before = are_zero()
-    on_every_thread(lambda: _set(True))
+    previous = is_flushing_denormals()
+    on_every_thread(lambda: _set_flush(True))
     try:
         yield
     finally:
-        on_every_thread(lambda: _set(before))
+        on_every_thread(lambda: _set_flush(previous))
 
 
-def are_zero() -> bool:
-    """Whether they are zero on this thread as it is."""
-    return float(torch.tensor(TOO_SMALL) * 1.0) == 0.0
+def is_flushing_denormals() -> bool:
+    """Whether the current thread flushes denormals to zero."""
+    return float(torch.tensor(DENORMAL) * 1.0) == 0.0
 
 
-def _set(on: bool) -> None:
+def _set_flush(on: bool) -> None:
     torch.set_flush_denormal(on)

@@ -1,16 +1,19 @@
-"""GAT (v1): scores LeakyReLU(p[u] + q[v]), forward and back."""
+"""GAT (v1) kernels: scores LeakyReLU(p[u] + q[v]), forward and backward pass.
+
+Argument names are explained in :mod:`equipoise.kernels.gatv2`.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from equipoise.kernels.attention import attend, before_relu, less_largest, lowest, score_gradients
-from equipoise.kernels.compiled import compiled
+from equipoise.kernels.attention import negative_infinity, relu_backward, score_backward, softmax_and_sum, subtract_max
 from equipoise.kernels.csr import CHUNK
-from equipoise.kernels.lanes import fill, load, number_of, store
+from equipoise.kernels.jit import jit
+from equipoise.kernels.simd import broadcast, load, num_blocks, store
 
 
-@compiled
+@jit
 def forward(
     lo: int,
     hi: int,
@@ -21,7 +24,7 @@ def forward(
     p: Any,
     q: Any,
     slope: Any,
-    kept: Any,
+    dropout_mask: Any,
     alpha: Any,
     weight: Any,
     out: Any,
@@ -29,24 +32,24 @@ def forward(
     H: int,
     blocks: Any,
 ) -> None:
-    """out[v] = Σ_u α_uv kept_uv z[u] with α = softmax_u LeakyReLU(p[u] + q[v])."""
-    for first in range(lo, hi, CHUNK):
-        last = min(first + CHUNK, hi)
-        for i in range(first, last):
+    """out[v] = Σ_u mask_uv α_uv z[u] with α_uv = softmax_u LeakyReLU(p[u] + q[v])."""
+    for chunk_lo in range(lo, hi, CHUNK):
+        chunk_hi = min(chunk_lo + CHUNK, hi)
+        for i in range(chunk_lo, chunk_hi):
             v = order[i]
             for h in range(H):
-                largest = lowest(alpha)
+                max_score = negative_infinity(alpha)
                 for k in range(ptr[v], ptr[v + 1]):
                     t = p[src[k] * H + h] + q[v * H + h]
                     score = t if t > 0 else slope * t
                     alpha[k * H + h] = score
-                    largest = score if score > largest else largest
-                less_largest(v, h, ptr, alpha, largest, H)
-        attend(first, last, ptr, src, order, z, kept, alpha, weight, out, relu, H, blocks)
+                    max_score = score if score > max_score else max_score
+                subtract_max(v, h, ptr, alpha, max_score, H)
+        softmax_and_sum(chunk_lo, chunk_hi, ptr, src, order, z, dropout_mask, alpha, weight, out, relu, H, blocks)
 
 
-@compiled
-def back_to_targets(
+@jit
+def backward_targets(
     lo: int,
     hi: int,
     ptr: Any,
@@ -56,7 +59,7 @@ def back_to_targets(
     p: Any,
     q: Any,
     slope: Any,
-    kept: Any,
+    dropout_mask: Any,
     alpha: Any,
     out: Any,
     grad: Any,
@@ -68,30 +71,29 @@ def back_to_targets(
     H: int,
     blocks: Any,
 ) -> None:
-    """Gradients of the sums p[u] + q[v] (edge by edge) and of q."""
+    """Gradients of p[u] + q[v] per edge (to ``dscore``) and of q."""
+    C = num_blocks(blocks) * len(blocks[0])
     for i in range(lo, hi):
         v = order[i]
         for h in range(H):
-            active[v * H + h] = before_relu(
-                (v * H + h) * number_of(blocks) * len(blocks[0]), out, grad, dout, relu, blocks
-            )
+            active[v * H + h] = relu_backward((v * H + h) * C, out, grad, dout, relu, blocks)
             dq[v * H + h] = 0
             if active[v * H + h]:
-                score_gradients(v, h, ptr, src, z, kept, alpha, out, dout, dscore, H, blocks)
+                score_backward(v, h, ptr, src, z, dropout_mask, alpha, out, dout, dscore, H, blocks)
                 for k in range(ptr[v], ptr[v + 1]):
                     if not p[src[k] * H + h] + q[v * H + h] > 0:
                         dscore[k * H + h] *= slope
                     dq[v * H + h] += dscore[k * H + h]
 
 
-@compiled
-def back_to_sources(
+@jit
+def backward_sources(
     lo: int,
     hi: int,
-    tptr: Any,
+    ptr: Any,
     dst: Any,
-    edge: Any,
-    torder: Any,
+    position: Any,
+    order: Any,
     weight: Any,
     dout: Any,
     dscore: Any,
@@ -101,19 +103,20 @@ def back_to_sources(
     H: int,
     blocks: Any,
 ) -> None:
-    """Gradients of z and of p."""
-    lanes, row = blocks[0], H * number_of(blocks) * len(blocks[0])
+    """Gradients of z and p."""
+    width, row = blocks[0], H * num_blocks(blocks) * len(blocks[0])
     for i in range(lo, hi):
-        u = torder[i]
+        u = order[i]
         for h in range(H):
             dp[u * H + h] = 0
-            for k in range(tptr[u], tptr[u + 1]):
+            for k in range(ptr[u], ptr[u + 1]):
                 if active[dst[k] * H + h]:
-                    dp[u * H + h] += dscore[edge[k] * H + h]
-            for b in range(number_of(blocks)):
-                c = (h * number_of(blocks) + b) * len(lanes)
-                sums = fill(dz, 0, lanes)
-                for k in range(tptr[u], tptr[u + 1]):
+                    dp[u * H + h] += dscore[position[k] * H + h]
+            for b in range(num_blocks(blocks)):
+                c = (h * num_blocks(blocks) + b) * len(width)
+                acc = broadcast(dz, 0, width)
+                for k in range(ptr[u], ptr[u + 1]):
                     if active[dst[k] * H + h]:
-                        sums = sums + fill(dz, weight[edge[k] * H + h], lanes) * load(dout, dst[k] * row + c, lanes)
-                store(dz, u * row + c, sums)
+                        w = broadcast(dz, weight[position[k] * H + h], width)
+                        acc = acc + w * load(dout, dst[k] * row + c, width)
+                store(dz, u * row + c, acc)

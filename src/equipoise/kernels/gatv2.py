@@ -1,16 +1,36 @@
-"""GATv2: scores a · LeakyReLU(source[u] + target[v]), forward and back."""
+"""GATv2 kernels: scores a · LeakyReLU(source[u] + target[v]), forward and backward pass.
+
+Arguments that kernels share:
+
+- ``lo``, ``hi``: range of nodes, counted in ``order``.
+- ``ptr``, ``src``, ``order``: edges by target; ``ptr``, ``dst``, ``position``, ``order``: edges by source
+  (``tptr``, ``dst``, ``position``, ``torder`` of :class:`~equipoise.kernels.csr.CSRGraph`).
+- ``source``, ``target``: projected features (nodes, heads, channels); ``att``: the attention vector (heads, channels).
+- ``dropout_mask``: (edges, heads), 1/(1−p) or 0; empty without dropout.
+- ``alpha``: attention coefficients; ``weight``: these times the mask.
+- ``relu``: whether a ReLU follows. Then ``dout`` is the gradient before the ReLU, otherwise the same array as ``grad``.
+- ``active``: (nodes, heads), whether the gradient is nonzero; ``dscore`` is undefined for edges into inactive nodes.
+- ``H``: number of heads; ``blocks``: channels per head as SIMD vectors.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from equipoise.kernels.attention import AHEAD, attend, before_relu, less_largest, lowest, score_gradients
-from equipoise.kernels.compiled import compiled
+from equipoise.kernels.attention import (
+    PREFETCH_DISTANCE,
+    negative_infinity,
+    relu_backward,
+    score_backward,
+    softmax_and_sum,
+    subtract_max,
+)
 from equipoise.kernels.csr import CHUNK
-from equipoise.kernels.lanes import fill, if_positive, load, number_of, prefetch, store, total
+from equipoise.kernels.jit import jit
+from equipoise.kernels.simd import broadcast, horizontal_sum, load, num_blocks, prefetch, store, where_positive
 
 
-@compiled
+@jit
 def forward(
     lo: int,
     hi: int,
@@ -21,7 +41,7 @@ def forward(
     target: Any,
     att: Any,
     slope: Any,
-    kept: Any,
+    dropout_mask: Any,
     alpha: Any,
     weight: Any,
     out: Any,
@@ -29,38 +49,34 @@ def forward(
     H: int,
     blocks: Any,
 ) -> None:
-    """out[v] = Σ_u α_uv kept_uv source[u] with α = softmax_u a · LeakyReLU(source[u] + target[v]).
-
-    ``kept`` is empty, or what dropout leaves of each coefficient; ``weight`` becomes α · kept. With ``relu`` what is
-    below zero is set to zero.
-    """
-    lanes, row = blocks[0], H * number_of(blocks) * len(blocks[0])
-    steep = fill(att, slope, lanes)
-    for first in range(lo, hi, CHUNK):
-        last = min(first + CHUNK, hi)
-        for i in range(first, last):
+    """out[v] = Σ_u mask_uv α_uv source[u] with α_uv = softmax_u a · LeakyReLU(source[u] + target[v])."""
+    width, row = blocks[0], H * num_blocks(blocks) * len(blocks[0])
+    slopes = broadcast(att, slope, width)
+    for chunk_lo in range(lo, hi, CHUNK):
+        chunk_hi = min(chunk_lo + CHUNK, hi)
+        for i in range(chunk_lo, chunk_hi):
             v = order[i]
             for h in range(H):
-                c = h * number_of(blocks) * len(lanes)
-                a, here, largest = load(att, c, lanes), load(target, v * row + c, lanes), lowest(alpha)
+                c = h * num_blocks(blocks) * len(width)
+                a, target_v, max_score = load(att, c, width), load(target, v * row + c, width), negative_infinity(alpha)
                 for k in range(ptr[v], ptr[v + 1]):
-                    if k + AHEAD < len(src):
-                        prefetch(source, src[k + AHEAD] * row + c, lanes)
-                    t = load(source, src[k] * row + c, lanes) + here
-                    sums = a * if_positive(t, t, steep * t)
-                    for b in range(1, number_of(blocks)):
-                        d = c + b * len(lanes)
-                        t = load(source, src[k] * row + d, lanes) + load(target, v * row + d, lanes)
-                        sums = sums + load(att, d, lanes) * if_positive(t, t, steep * t)
-                    score = total(sums)
+                    if k + PREFETCH_DISTANCE < len(src):
+                        prefetch(source, src[k + PREFETCH_DISTANCE] * row + c, width)
+                    t = load(source, src[k] * row + c, width) + target_v
+                    acc = a * where_positive(t, t, slopes * t)
+                    for b in range(1, num_blocks(blocks)):
+                        d = c + b * len(width)
+                        t = load(source, src[k] * row + d, width) + load(target, v * row + d, width)
+                        acc = acc + load(att, d, width) * where_positive(t, t, slopes * t)
+                    score = horizontal_sum(acc)
                     alpha[k * H + h] = score
-                    largest = score if score > largest else largest
-                less_largest(v, h, ptr, alpha, largest, H)
-        attend(first, last, ptr, src, order, source, kept, alpha, weight, out, relu, H, blocks)
+                    max_score = score if score > max_score else max_score
+                subtract_max(v, h, ptr, alpha, max_score, H)
+        softmax_and_sum(chunk_lo, chunk_hi, ptr, src, order, source, dropout_mask, alpha, weight, out, relu, H, blocks)
 
 
-@compiled
-def back_to_targets(
+@jit
+def backward_targets(
     lo: int,
     hi: int,
     ptr: Any,
@@ -70,7 +86,7 @@ def back_to_targets(
     target: Any,
     att: Any,
     slope: Any,
-    kept: Any,
+    dropout_mask: Any,
     alpha: Any,
     out: Any,
     grad: Any,
@@ -83,39 +99,39 @@ def back_to_targets(
     H: int,
     blocks: Any,
 ) -> None:
-    """Gradients of scores, of target features, and (added up) of attention; scores of nodes not active are left out."""
-    lanes, C = blocks[0], number_of(blocks) * len(blocks[0])
+    """Gradients of scores, of target features, and of attention, which is accumulated in ``datt``."""
+    width, C = blocks[0], num_blocks(blocks) * len(blocks[0])
     row = H * C
     for i in range(lo, hi):
         v = order[i]
         for h in range(H):
-            active[v * H + h] = before_relu((v * H + h) * C, out, grad, dout, relu, blocks)
+            active[v * H + h] = relu_backward((v * H + h) * C, out, grad, dout, relu, blocks)
             if not active[v * H + h]:
-                for b in range(number_of(blocks)):
-                    store(dtarget, v * row + h * C + b * len(lanes), fill(att, 0, lanes))
+                for b in range(num_blocks(blocks)):
+                    store(dtarget, v * row + h * C + b * len(width), broadcast(att, 0, width))
                 continue
-            score_gradients(v, h, ptr, src, source, kept, alpha, out, dout, dscore, H, blocks)
-            for b in range(number_of(blocks)):
-                c = h * C + b * len(lanes)
-                sums, a, here = fill(att, 0, lanes), load(datt, c, lanes), load(target, v * row + c, lanes)
+            score_backward(v, h, ptr, src, source, dropout_mask, alpha, out, dout, dscore, H, blocks)
+            for b in range(num_blocks(blocks)):
+                c = h * C + b * len(width)
+                acc, da, target_v = broadcast(att, 0, width), load(datt, c, width), load(target, v * row + c, width)
                 for k in range(ptr[v], ptr[v + 1]):
                     d = dscore[k * H + h]
-                    t = load(source, src[k] * row + c, lanes) + here
-                    dt = if_positive(t, fill(att, d, lanes), fill(att, slope * d, lanes))
-                    sums = sums + dt
-                    a = a + dt * t
-                store(datt, c, a)
-                store(dtarget, v * row + c, sums * load(att, c, lanes))
+                    t = load(source, src[k] * row + c, width) + target_v
+                    dt = where_positive(t, broadcast(att, d, width), broadcast(att, slope * d, width))
+                    acc = acc + dt
+                    da = da + dt * t
+                store(datt, c, da)
+                store(dtarget, v * row + c, acc * load(att, c, width))
 
 
-@compiled
-def back_to_sources(
+@jit
+def backward_sources(
     lo: int,
     hi: int,
-    tptr: Any,
+    ptr: Any,
     dst: Any,
-    edge: Any,
-    torder: Any,
+    position: Any,
+    order: Any,
     source: Any,
     target: Any,
     att: Any,
@@ -124,38 +140,40 @@ def back_to_sources(
     dout: Any,
     dscore: Any,
     active: Any,
-    reached: Any,
+    reachable: Any,
     dsource: Any,
     H: int,
     blocks: Any,
 ) -> None:
-    """Gradient of source features, from all targets that listen to them, added to what is there."""
-    lanes, row = blocks[0], H * number_of(blocks) * len(blocks[0])
+    """Gradient of source features, added to ``dsource``; rows that are not reachable are skipped."""
+    width, row = blocks[0], H * num_blocks(blocks) * len(blocks[0])
     for i in range(lo, hi):
-        u = torder[i]
-        for h in range(H if reached[u] else 0):
-            for b in range(number_of(blocks)):
-                c = (h * number_of(blocks) + b) * len(lanes)
-                here, sums, dt = load(source, u * row + c, lanes), fill(att, 0, lanes), fill(att, 0, lanes)
-                for k in range(tptr[u], tptr[u + 1]):
+        u = order[i]
+        for h in range(H if reachable[u] else 0):
+            for b in range(num_blocks(blocks)):
+                c = (h * num_blocks(blocks) + b) * len(width)
+                source_u, acc, dt = load(source, u * row + c, width), broadcast(att, 0, width), broadcast(att, 0, width)
+                for k in range(ptr[u], ptr[u + 1]):
                     if active[dst[k] * H + h]:
-                        e, there = edge[k] * H + h, dst[k] * row + c
-                        t = here + load(target, there, lanes)
-                        dt = dt + if_positive(t, fill(att, dscore[e], lanes), fill(att, slope * dscore[e], lanes))
-                        sums = sums + fill(att, weight[e], lanes) * load(dout, there, lanes)
-                sums = sums + dt * load(att, c, lanes)
-                store(dsource, u * row + c, load(dsource, u * row + c, lanes) + sums)
+                        e, offset = position[k] * H + h, dst[k] * row + c
+                        t = source_u + load(target, offset, width)
+                        dt = dt + where_positive(
+                            t, broadcast(att, dscore[e], width), broadcast(att, slope * dscore[e], width)
+                        )
+                        acc = acc + broadcast(att, weight[e], width) * load(dout, offset, width)
+                acc = acc + dt * load(att, c, width)
+                store(dsource, u * row + c, load(dsource, u * row + c, width) + acc)
 
 
-@compiled
-def back_to_scores(
+@jit
+def backward_scores(
     lo: int,
     hi: int,
     ptr: Any,
     src: Any,
     order: Any,
     z: Any,
-    kept: Any,
+    dropout_mask: Any,
     alpha: Any,
     out: Any,
     grad: Any,
@@ -166,27 +184,26 @@ def back_to_scores(
     H: int,
     blocks: Any,
 ) -> None:
-    """Gradients of scores alone: the first half of the way back on a symmetric graph."""
+    """Gradients of scores, zero at inactive nodes: the first half of the backward pass on a symmetric graph."""
+    C = num_blocks(blocks) * len(blocks[0])
     for i in range(lo, hi):
         v = order[i]
         for h in range(H):
-            active[v * H + h] = before_relu(
-                (v * H + h) * number_of(blocks) * len(blocks[0]), out, grad, dout, relu, blocks
-            )
+            active[v * H + h] = relu_backward((v * H + h) * C, out, grad, dout, relu, blocks)
             if active[v * H + h]:
-                score_gradients(v, h, ptr, src, z, kept, alpha, out, dout, dscore, H, blocks)
+                score_backward(v, h, ptr, src, z, dropout_mask, alpha, out, dout, dscore, H, blocks)
             else:
                 for k in range(ptr[v], ptr[v + 1]):
                     dscore[k * H + h] = 0
 
 
-@compiled
-def back_to_both(
+@jit
+def backward_symmetric(
     lo: int,
     hi: int,
     ptr: Any,
     src: Any,
-    edge: Any,
+    position: Any,
     order: Any,
     z: Any,
     att: Any,
@@ -194,37 +211,38 @@ def back_to_both(
     weight: Any,
     dout: Any,
     dscore: Any,
-    reached: Any,
+    reachable: Any,
     dz: Any,
     datt: Any,
     H: int,
     blocks: Any,
 ) -> None:
-    """Gradients of features, as source and as target, and of attention, in one visit of a node's neighbours.
+    """Gradients of features, as source and as target, and of attention, in one pass over each node's neighbours.
 
-    On a symmetric graph with one matrix for both, the score of u → v is that of v → u: with δ both gradients together,
-    dz_v = a ⊙ Σ_u δ LeakyReLU'(z_u + z_v) + Σ_u α_vu dout_u. ``datt`` becomes twice its gradient: every δ is met twice.
+    On a symmetric graph with shared weights the scores of u → v and v → u are equal. With δ the sum of their gradients,
+    dz_v = a ⊙ Σ_u δ_uv LeakyReLU'(z_u + z_v) + Σ_u α_vu dout_u. ``datt`` becomes twice the gradient of attention, as
+    the sum visits every δ twice. ``position`` leads from an edge to its reverse.
     """
-    lanes, C = blocks[0], number_of(blocks) * len(blocks[0])
+    width, C = blocks[0], num_blocks(blocks) * len(blocks[0])
     row = H * C
     for i in range(lo, hi):
         v = order[i]
         for h in range(H):
-            for b in range(number_of(blocks)):
-                c = h * C + b * len(lanes)
-                passed, through, a, here = (
-                    fill(att, 0, lanes),
-                    fill(att, 0, lanes),
-                    load(datt, c, lanes),
-                    load(z, v * row + c, lanes),
+            for b in range(num_blocks(blocks)):
+                c = h * C + b * len(width)
+                from_sum, from_score, da, z_v = (
+                    broadcast(att, 0, width),
+                    broadcast(att, 0, width),
+                    load(datt, c, width),
+                    load(z, v * row + c, width),
                 )
-                for k in range(ptr[v], ptr[v + 1] if reached[v] else ptr[v]):
-                    back, there = edge[k] * H + h, src[k] * row + c
-                    d = dscore[k * H + h] + dscore[back]
-                    t = here + load(z, there, lanes)
-                    dt = if_positive(t, fill(att, d, lanes), fill(att, slope * d, lanes))
-                    through = through + dt
-                    a = a + dt * t
-                    passed = passed + fill(att, weight[back], lanes) * load(dout, there, lanes)
-                store(datt, c, a)
-                store(dz, v * row + c, passed + through * load(att, c, lanes))
+                for k in range(ptr[v], ptr[v + 1] if reachable[v] else ptr[v]):
+                    reverse, offset = position[k] * H + h, src[k] * row + c
+                    d = dscore[k * H + h] + dscore[reverse]
+                    t = z_v + load(z, offset, width)
+                    dt = where_positive(t, broadcast(att, d, width), broadcast(att, slope * d, width))
+                    from_score = from_score + dt
+                    da = da + dt * t
+                    from_sum = from_sum + broadcast(att, weight[reverse], width) * load(dout, offset, width)
+                store(datt, c, da)
+                store(dz, v * row + c, from_sum + from_score * load(att, c, width))

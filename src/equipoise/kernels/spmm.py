@@ -1,27 +1,26 @@
-"""A sparse matrix times a dense one: GCN's sum over neighbours, and features that are mostly zero."""
+"""Sparse matrix times dense matrix: GCN's sum over neighbours, and products with sparse features."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from equipoise.kernels.compiled import compiled
-from equipoise.kernels.lanes import fill, load, number_of, store
+from equipoise.kernels.jit import jit
+from equipoise.kernels.simd import broadcast, load, num_blocks, store
 
 
-@compiled
-def weighted_sum(
-    lo: int, hi: int, ptr: Any, column: Any, weight: Any, order: Any, z: Any, out: Any, blocks: Any
-) -> None:
-    """out[v] = Σ_k weight[k] z[column[k]] over the entries k of row v.
+@jit
+def spmm(lo: int, hi: int, ptr: Any, neighbour: Any, position: Any, weight: Any, z: Any, out: Any, blocks: Any) -> None:
+    """out[v] = Σ_k weight[k] z[neighbour[k]] over the edges k of node v.
 
-    With ``order``, where each entry's weight stands; with the entries by column it is the way back.
+    ``weight`` follows the order by target; ``position``, if not empty, maps each edge to it. With the edges by source
+    this is the backward pass.
     """
-    lanes, row = blocks[0], number_of(blocks) * len(blocks[0])
+    width, row = blocks[0], num_blocks(blocks) * len(blocks[0])
     for v in range(lo, hi):
-        for b in range(number_of(blocks)):
-            c = b * len(lanes)
-            sums = fill(z, 0, lanes)
+        for b in range(num_blocks(blocks)):
+            c = b * len(width)
+            acc = broadcast(z, 0, width)
             for k in range(ptr[v], ptr[v + 1]):
-                w = weight[order[k]] if len(order) else weight[k]
-                sums = sums + fill(z, w, lanes) * load(z, column[k] * row + c, lanes)
-            store(out, v * row + c, sums)
+                w = weight[position[k]] if len(position) else weight[k]
+                acc = acc + broadcast(z, w, width) * load(z, neighbour[k] * row + c, width)
+            store(out, v * row + c, acc)

@@ -1,7 +1,7 @@
-"""Kernels over ranges of nodes, as many at a time as torch has threads.
+"""Run a kernel over ranges of nodes, in parallel on as many threads as torch uses.
 
-Where torch brings GNU's OpenMP, the ranges run on torch's own threads. These wait for work by turning round and round
-for a while; threads of another pool would compete with them for the same cores, and on two cores win nothing.
+Where torch links GNU OpenMP, the ranges run on torch's own threads. Idle OpenMP threads spin-wait for a while; a second
+thread pool would compete with them for the same cores and gain nothing on two cores.
 """
 
 from __future__ import annotations
@@ -21,91 +21,110 @@ from numpy.typing import NDArray
 
 from equipoise.kernels.csr import CHUNK
 
-SMALL = 50_000  # fewer edges than this are done before another thread has begun
-SHARES = 4  # ranges a thread: one that is held up leaves the rest of its own to the others
+MIN_PARALLEL_EDGES = 50_000  # below this, one thread finishes before a second one has started
+RANGES_PER_THREAD = 4  # a thread that is preempted leaves its remaining ranges to the others
 
 Task = Callable[[], None]
-Team = Callable[[Task, int], None]  # calls a task on so many threads at a time and waits for all
+Launcher = Callable[[Task, int], None]  # calls a task on a number of threads and waits for all of them
 
 
-def ranges(ptr: NDArray[np.int64], count: int) -> list[tuple[int, int]]:
-    """The nodes in so many ranges, of whole chunks, with about as many edges each.
+def split_nodes(ptr: NDArray[np.int64], count: int) -> list[tuple[int, int]]:
+    """Split nodes into at most ``count`` ranges of whole chunks with about equal numbers of edges.
+
+    Args:
+        ptr: row pointers of the compressed edges.
+        count: upper limit of the number of ranges.
+
+    Returns:
+        ``(lo, hi)`` of each range, in order.
 
     Example:
-        >>> ranges(np.arange(0, 10_000, 10), 2)
+        >>> split_nodes(np.arange(0, 10_000, 10), 2)
         [(0, 512), (512, 999)]
     """
     nodes = len(ptr) - 1
-    goals = [ptr[-1] * part / count for part in range(1, count)]
-    cuts = [0, *(round(int(cut) / CHUNK) * CHUNK for cut in np.searchsorted(ptr, goals)), nodes]
+    edge_quantiles = [ptr[-1] * k / count for k in range(1, count)]
+    cuts = [0, *(round(int(cut) / CHUNK) * CHUNK for cut in np.searchsorted(ptr, edge_quantiles)), nodes]
     cuts = [min(cut, nodes) for cut in cuts]
     return [(lo, hi) for lo, hi in pairwise(cuts) if lo < hi] or [(0, nodes)]
 
 
-def parts_of(ptr: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """The ranges that :func:`run` works on: some for each thread, or one alone where there is little to do."""
+def node_ranges(ptr: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Ranges that :func:`run_kernel` uses: several per thread, or a single one for a small graph."""
     threads = torch.get_num_threads()
-    return ranges(ptr, SHARES * threads) if threads > 1 and ptr[-1] >= SMALL else [(0, len(ptr) - 1)]
+    if threads == 1 or ptr[-1] < MIN_PARALLEL_EDGES:
+        return [(0, len(ptr) - 1)]
+    return split_nodes(ptr, RANGES_PER_THREAD * threads)
 
 
-def run(kernel: Callable[..., None], ptr: NDArray[np.int64], *arguments: Any) -> None:
-    """Call ``kernel(lo, hi, ptr, *arguments)`` on ranges that together are all nodes."""
-    parts = parts_of(ptr)
-    if len(parts) == 1:
-        kernel(*parts[0], ptr, *arguments)
+def run_kernel(kernel: Callable[..., None], ptr: NDArray[np.int64], *arguments: Any) -> None:
+    """Call ``kernel(lo, hi, ptr, *arguments)`` on ranges that cover all nodes.
+
+    Args:
+        kernel: writes to rows ``lo … hi`` only, so that ranges can run concurrently.
+        ptr: row pointers of the compressed edges, whose number decides on parallel execution.
+        arguments: further arguments of the kernel.
+
+    Raises:
+        Exception: the first exception that a kernel raised, after all ranges have run.
+    """
+    ranges = node_ranges(ptr)
+    if len(ranges) == 1:
+        kernel(*ranges[0], ptr, *arguments)
         return
-    todo, errors = iter(parts), []
+    remaining, errors = iter(ranges), []
 
     def work() -> None:
-        # Whoever is free takes the next range, so all are done, however many threads there are in the end.
-        for lo, hi in _one_by_one(todo):
+        # Every free thread takes the next range, so all ranges run even if OpenMP starts fewer threads.
+        for lo, hi in _take(remaining):
             try:
                 kernel(lo, hi, ptr, *arguments)
             except Exception as error:
                 errors.append(error)
 
-    (_torch_team() or _own_team)(work, torch.get_num_threads())
+    (_openmp_launcher() or _launch_in_pool)(work, torch.get_num_threads())
     if errors:
         raise errors[0]
 
 
 def on_every_thread(task: Task) -> None:
-    """Call a task once on each of torch's threads; where these are not GNU's, on this one alone."""
-    team, threads = _torch_team(), torch.get_num_threads()
-    if team is None or threads == 1:
+    """Call a task once on each of torch's threads; without GNU OpenMP, on the current thread only."""
+    launch, threads = _openmp_launcher(), torch.get_num_threads()
+    if launch is None or threads == 1:
         task()
     else:
-        team(task, threads)
+        launch(task, threads)
 
 
-def _one_by_one(items: Iterator[Any]) -> Iterator[Any]:
+def _take(items: Iterator[Any]) -> Iterator[Any]:
+    """Items of an iterator that several threads share."""
     while (item := next(items, None)) is not None:
         yield item
 
 
 @cache
-def _torch_team() -> Team | None:
-    """Torch's threads; None where they are not GNU's, as on macOS."""
+def _openmp_launcher() -> Launcher | None:
+    """Launcher on torch's OpenMP threads; None where torch does not use GNU OpenMP, as on macOS."""
     try:
-        loaded = Path("/proc/self/maps").read_text().split() if sys.platform == "linux" else []
-        library = ctypes.CDLL(next(word for word in loaded if "libgomp" in Path(word).name))
+        mapped = Path("/proc/self/maps").read_text().split() if sys.platform == "linux" else []
+        library = ctypes.CDLL(next(word for word in mapped if "libgomp" in Path(word).name))
     except (StopIteration, OSError):
         return None
     entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
     library.GOMP_parallel.argtypes = [entry, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
     library.GOMP_parallel.restype = None
 
-    def team(task: Task, threads: int) -> None:
+    def launch(task: Task, threads: int) -> None:
         library.GOMP_parallel(entry(lambda _: task()), None, threads, 0)
 
-    return team
+    return launch
 
 
-def _own_team(task: Task, threads: int) -> None:
-    waiting = [_pool(threads - 1).submit(task) for _ in range(threads - 1)]
+def _launch_in_pool(task: Task, threads: int) -> None:
+    futures = [_pool(threads - 1).submit(task) for _ in range(threads - 1)]
     task()
-    for other in waiting:
-        other.result()
+    for future in futures:
+        future.result()
 
 
 @cache

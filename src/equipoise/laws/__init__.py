@@ -1,1 +1,1 @@
-"""The theory: rescaling laws of any network, found, checked, explained and used. Needs torch and nothing else."""
+"""Rescaling laws of neural networks: discovery, verification, explanation and rebalancing. Depends on torch only."""

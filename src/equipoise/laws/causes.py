@@ -1,7 +1,7 @@
-"""Why a neuron has no law: found by experiment where one can be made, by observation elsewhere.
+"""Causes of missing laws, found by ablation where possible and by inspection of the trace otherwise.
 
-A function is the cause if the law appears once the function is left out. That needs no list of functions: what spoils a
-law is whatever, in the network at hand, does not double its result when its features are doubled.
+A function is the cause if the law appears once the function is replaced by the identity. This needs no list of
+functions: the candidates are the calls of the given network that are not positively homogeneous, i.e. f(2x) ≠ 2 f(x).
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from functools import cache
 from math import prod
 
 from equipoise.errors import EquipoiseError
-from equipoise.laws.discover import Findings, search
+from equipoise.laws.discover import SearchResult, search
 from equipoise.laws.probe import Probe
 from equipoise.laws.slot import Slot
-from equipoise.laws.trace import PRODUCTS, Call, Trace
+from equipoise.laws.trace import PRODUCT_FUNCTIONS, FunctionCall, Trace
 
-MOST_EXPERIMENTS = 8
-SOFTMAX = {"exp", "sub", "softmax"}  # leaving out a softmax together with something else changes what attention is
+MAX_ABLATIONS = 8
+SOFTMAX_FUNCTIONS = {"exp", "sub", "softmax"}  # not ablated jointly with others: that would remove attention itself
 
-Group = tuple[Slot, ...]
+SlotGroup = tuple[Slot, ...]
 Functions = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Missing:
-    """Neurons without a law, and why.
+class MissingLaw:
+    """Hidden neurons without a law, and the cause.
 
     Attributes:
-        weights: the weights that write them, neuron by neuron.
-        cause: the reason in words.
-        functions: the functions or modules to blame, where leaving them out brings the law back.
+        weights: Weights that produce these neurons, as slots.
+        cause: The cause as text.
+        functions: Functions or modules whose ablation restores the law; empty if there are none.
     """
 
     weights: tuple[Slot, ...]
@@ -40,7 +40,7 @@ class Missing:
 
     @property
     def neurons(self) -> int:
-        """How many neurons they are."""
+        """Number of neurons without a law."""
         return self.weights[0].neurons
 
     def __str__(self) -> str:
@@ -48,39 +48,47 @@ class Missing:
         return f"{', '.join(map(str, self.weights))}   ({count}): {self.cause}"
 
 
-def missing_laws(probe: Probe, findings: Findings) -> list[Missing]:
-    """Every weight whose output neurons no law covers and the network does not return, with the cause."""
-    trace = probe.examine()
-    left = [slot for slot in _written(probe, trace.calls) if not findings.covers(slot)]
-    order = {slot.name: number for number, slot in enumerate(left)}
-    suspects = _suspects(trace)
-    together = tuple(suspect for suspect in suspects if suspect not in SOFTMAX)
-    experiments = [(suspect,) for suspect in suspects] + ([together] if len(together) > 1 else [])
-    groups_without = cache(lambda functions: _groups_without(probe, functions))
-    missing: list[Missing] = []
-    for functions in experiments:
-        for slot in list(left):
-            if slot in left and _in_any(slot, groups_without(functions)):
-                needed = _needed(functions, slot, groups_without)
-                group = next(group for group in groups_without(needed) if _in(slot, group))
-                weights = tuple(other for other in left if _in(other, group))
-                missing.append(Missing(weights, _words(needed, group, trace), needed))
-                left = [other for other in left if other not in weights]
-    unread = {slot.name for slot in left if slot.name in trace.returned and trace.uses(slot.name) == 1}
-    missing += [Missing((slot,), _observed(slot, trace, probe)) for slot in left if slot.name not in unread]
+def missing_laws(probe: Probe, result: SearchResult) -> list[MissingLaw]:
+    """Find the weights whose output neurons are hidden but not covered by a law, and determine the cause.
+
+    Args:
+        probe: Probe of the network.
+        result: Result of the search on this probe.
+
+    Returns:
+        One entry per group of weights, in the order in which the forward pass uses them.
+    """
+    trace = probe.trace_homogeneity()
+    uncovered = [slot for slot in _output_slots(probe, trace.calls) if not result.covers(slot)]
+    order = {slot.name: number for number, slot in enumerate(uncovered)}
+    candidates = _ablation_candidates(trace)
+    joint = tuple(function for function in candidates if function not in SOFTMAX_FUNCTIONS)
+    ablations = [(function,) for function in candidates] + ([joint] if len(joint) > 1 else [])
+    groups_after_ablation = cache(lambda functions: _groups_after_ablation(probe, functions))
+    missing: list[MissingLaw] = []
+    for functions in ablations:
+        for slot in list(uncovered):
+            if slot in uncovered and _in_any_group(slot, groups_after_ablation(functions)):
+                minimal = _minimal_ablation(functions, slot, groups_after_ablation)
+                group = next(group for group in groups_after_ablation(minimal) if _in_group(slot, group))
+                weights = tuple(other for other in uncovered if _in_group(other, group))
+                missing.append(MissingLaw(weights, _ablation_cause(minimal, group, trace), minimal))
+                uncovered = [other for other in uncovered if other not in weights]
+    output_only = {s.name for s in uncovered if s.name in trace.output_weights and trace.use_count(s.name) == 1}
+    missing += [MissingLaw((s,), _observed_cause(s, trace, probe)) for s in uncovered if s.name not in output_only]
     return sorted(missing, key=lambda entry: order[entry.weights[0].name])
 
 
-def _suspects(trace: Trace) -> list[str]:
-    """What may be to blame: modules that normalise, functions, then other modules; each by name, once."""
-    spoiling = [call for call in trace.modules if call.spoils]
-    norms = [call for call in spoiling if call.degree == 0]
-    calls = norms + [call for call in trace.calls if call.spoils] + spoiling
-    return list(dict.fromkeys(call.function for call in calls))[:MOST_EXPERIMENTS]
+def _ablation_candidates(trace: Trace) -> list[str]:
+    """Names of calls that may be the cause: normalisation modules, then functions, then other modules."""
+    modules = [call for call in trace.modules if call.breaks_laws]
+    normalisations = [call for call in modules if call.degree == 0]
+    calls = normalisations + [call for call in trace.calls if call.breaks_laws] + modules
+    return list(dict.fromkeys(call.function for call in calls))[:MAX_ABLATIONS]
 
 
-def _written(probe: Probe, calls: list[Call]) -> list[Slot]:
-    """The output neurons of every trainable weight, in the order in which the weights are used."""
+def _output_slots(probe: Probe, calls: list[FunctionCall]) -> list[Slot]:
+    """Output neurons of every trainable weight, in the order in which the forward pass uses the weights."""
     slots: dict[str, Slot] = {}
     for call in calls:
         for name, position in call.reads:
@@ -89,71 +97,78 @@ def _written(probe: Probe, calls: list[Call]) -> list[Slot]:
             shape = tuple(probe.parameters[name].shape)
             if sum(size > 1 for size in shape) < 2 or name in slots:
                 continue
-            axis = len(shape) - 1 if call.function in PRODUCTS and position == 1 else 0  # x @ W, against W x
+            axis = len(shape) - 1 if call.function in PRODUCT_FUNCTIONS and position == 1 else 0  # x @ W or W @ x
             slots[name] = Slot(probe.model, name, shape, shape[axis], prod(shape[axis + 1 :]))
     return list(slots.values())
 
 
-def _groups_without(probe: Probe, functions: Functions) -> list[Group]:
-    """The slots of each law, and of input and output, once these functions are left out."""
-    probe.without = frozenset(functions)
+def _groups_after_ablation(probe: Probe, functions: Functions) -> list[SlotGroup]:
+    """Slots of each law and boundary group after ablation of ``functions``."""
+    probe.ablated = frozenset(functions)
     try:
-        findings = search(probe)
-    except EquipoiseError:  # the network does not run without them: nothing is to be learnt
+        result = search(probe)
+    except EquipoiseError:  # the network does not run without these functions
         return []
     finally:
-        probe.without = frozenset()
-    return [law.slots for law in findings.laws] + findings.boundary
+        probe.ablated = frozenset()
+    return [law.slots for law in result.laws] + result.boundary
 
 
-def _in(slot: Slot, group: Group) -> bool:
+def _in_group(slot: Slot, group: SlotGroup) -> bool:
     return any(slot.name == other.name and slot.inner == other.inner for other in group)
 
 
-def _in_any(slot: Slot, groups: list[Group]) -> bool:
-    return any(_in(slot, group) for group in groups)
+def _in_any_group(slot: Slot, groups: list[SlotGroup]) -> bool:
+    return any(_in_group(slot, group) for group in groups)
 
 
-def _needed(functions: Functions, slot: Slot, groups_without: Callable[[Functions], list[Group]]) -> Functions:
-    """The fewest of the functions that must all be left out for the slot's law to appear."""
-    needed = functions
+def _minimal_ablation(
+    functions: Functions, slot: Slot, groups_after_ablation: Callable[[Functions], list[SlotGroup]]
+) -> Functions:
+    """Drop functions whose ablation is not necessary for the slot's law to appear."""
+    minimal = functions
     for function in reversed(functions):
-        fewer = tuple(name for name in needed if name != function)
-        if fewer and _in_any(slot, groups_without(fewer)):
-            needed = fewer
-    return needed
+        fewer = tuple(name for name in minimal if name != function)
+        if fewer and _in_any_group(slot, groups_after_ablation(fewer)):
+            minimal = fewer
+    return minimal
 
 
-def _words(functions: Functions, group: Group, trace: Trace) -> str:
-    squares = {call.function for call in trace.calls + trace.modules if call.degree == 2}
-    norms = [name for name in functions if "norm" in name.lower()]
-    others = [name for name in functions if name not in norms and name not in squares]
-    words = [f"{name} is homogeneous of degree 2, not 1" for name in functions if name in squares]
+def _ablation_cause(functions: Functions, group: SlotGroup, trace: Trace) -> str:
+    """Describe why the ablated functions prevent the law of ``group``."""
+    quadratic = {call.function for call in trace.calls + trace.modules if call.degree == 2}
+    normalisations = [name for name in functions if "norm" in name.lower()]
+    others = [name for name in functions if name not in normalisations and name not in quadratic]
+    causes = [f"{name} is homogeneous of degree 2, not 1" for name in functions if name in quadratic]
     if others:
-        words.append(f"{' and '.join(others)} {'is' if len(others) == 1 else 'are'} not positively homogeneous")
-    if norms:
-        words.append(f"a normalisation ({', '.join(norms)}) undoes any rescaling before it")
-    ends = [slot.name.strip("()") for slot in group if slot.name.startswith("(")]
-    if ends:
-        words.append(f"identity skips tie the neurons to the network's {' and '.join(ends)}")
-    return ", and ".join(words)
+        causes.append(f"{' and '.join(others)} {'is' if len(others) == 1 else 'are'} not positively homogeneous")
+    if normalisations:
+        causes.append(f"a normalisation ({', '.join(normalisations)}) cancels any rescaling before it")
+    boundary = [slot.name.strip("()") for slot in group if slot.name.startswith("(")]
+    if boundary:
+        causes.append(f"identity skips tie the neurons to the network's {' and '.join(boundary)}")
+    return ", and ".join(causes)
 
 
-def _observed(slot: Slot, trace: Trace, probe: Probe) -> str:
-    """A cause that no function can be left out to show."""
-    squaring = next((place for place, call in enumerate(trace.calls) if slot.name in call.squares), None)
+def _observed_cause(slot: Slot, trace: Trace, probe: Probe) -> str:
+    """Describe a cause that ablation cannot show: squared features, shared weights or frozen parameters."""
+    squaring = next((index for index, call in enumerate(trace.calls) if slot.name in call.squared_weights), None)
     if squaring is not None:
-        scores = any(call.function in ("exp", "softmax") for call in trace.calls[squaring:])
-        what = "an attention score quadratic in the features" if scores else "a product of the features with themselves"
-        return f"{what} ({trace.calls[squaring].function})"
+        is_attention = any(call.function in ("exp", "softmax") for call in trace.calls[squaring:])
+        cause = (
+            "an attention score quadratic in the features"
+            if is_attention
+            else "a product of the features with themselves"
+        )
+        return f"{cause} ({trace.calls[squaring].function})"
     names = [
         name for name, p in probe.copy.named_parameters(remove_duplicate=False) if p is probe.parameters[slot.name]
     ]
     if len(names) > 1:
         return f"the weights are tied ({', '.join(names)})"
-    if trace.uses(slot.name) > 1:
-        return f"the weights are used {trace.uses(slot.name)} times"
+    if trace.use_count(slot.name) > 1:
+        return f"the weights are used {trace.use_count(slot.name)} times"
     frozen = [name for name, parameter in probe.copy.named_parameters() if not parameter.requires_grad]
     if frozen:
-        return f"what would balance them is frozen ({', '.join(frozen)})"
-    return "no single function was found to be the cause; the neurons are mixed before they are read"
+        return f"the parameters that would balance them are frozen ({', '.join(frozen)})"
+    return "no single function is the cause; the neurons are mixed before the next weights read them"

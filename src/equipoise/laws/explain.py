@@ -1,4 +1,4 @@
-"""A network's laws, balance and exceptions, in plain words."""
+"""Explanation of a network: its laws, their balance and the cause of every missing law."""
 
 from __future__ import annotations
 
@@ -11,51 +11,76 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from equipoise.laws.causes import Missing, missing_laws
-from equipoise.laws.checks import Output
+from equipoise.laws.causes import MissingLaw, missing_laws
 from equipoise.laws.discover import search
 from equipoise.laws.law import Law
 from equipoise.laws.probe import Probe
+from equipoise.laws.validation import OutputSelector
 
-BAR = 24
-NO_GRADIENT = 1e-13  # of the largest θ·∇θ in the network
+BAR_WIDTH = 24
+LINE_WIDTH = 118
+ZERO_GRADIENT_TOLERANCE = 1e-13  # relative to the largest |θ·∇θ| of the network
 
 
 @dataclass(frozen=True)
-class Balance:
-    """How far one law is out of balance: |c| over the norms of both sides, averaged over neurons and at worst."""
+class LawBalance:
+    """Relative imbalance ``|c| / (Σ_in ‖θ‖² + Σ_out ‖θ‖²)`` of one law.
+
+    Attributes:
+        mean: Mean over neurons.
+        worst: Maximum over neurons.
+        heavier: Side with the larger norm: ``"incoming"``, ``"outgoing"``, or ``""`` if both are equal.
+    """
 
     mean: float
     worst: float
-    heavier: str  # "incoming", "outgoing" or "" if both weigh the same
+    heavier: str
 
     @property
     def bar(self) -> str:
-        """The mean as a bar: empty is balance, full a side that outweighs the other utterly."""
-        full = round(BAR * min(self.mean, 1.0)) if self.mean == self.mean else 0
-        return "█" * full + "░" * (BAR - full)
+        """The mean as a text bar: empty if balanced, full if one side is negligible against the other."""
+        filled = round(BAR_WIDTH * min(self.mean, 1.0)) if self.mean == self.mean else 0  # NaN draws an empty bar
+        return "█" * filled + "░" * (BAR_WIDTH - filled)
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What ``explain`` found; prints as text.
+    """Result of :func:`~equipoise.explain`; ``print`` it for a readable report.
 
     Attributes:
-        model: the model's class.
-        laws: every law, from input to output.
-        balance: how far out of balance each of them is.
-        missing: hidden neurons without a law, with the cause.
-        warnings: parameters that are not finite, not initialised, or receive no gradient.
+        model: Class name of the model.
+        laws: The laws, ordered from input to output.
+        balance: Relative imbalance of each law.
+        missing: Hidden neurons without a law, with the cause.
+        warnings: Parameters that are uninitialised, not finite, or receive no gradient.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> import equipoise as eq
+        >>> mlp = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))
+        >>> explanation = eq.explain(mlp, torch.randn(6, 3))
+        >>> print(explanation)
+        Sequential: 1 law over 4 neurons; 5 neurons without a law
+        <BLANKLINE>
+        Laws with relative imbalance |c| / (incoming + outgoing): mean and maximum
+          1  0.weight[i,:] + 0.bias[i] = 2.weight[:,i]   (4 neurons)
+             ...
+        <BLANKLINE>
+        Hidden neurons without a law
+          ·  2.weight[i,:]   (5 neurons): tanh is not positively homogeneous
+        >>> isinstance(explanation, eq.Explanation), explanation.missing[0].functions
+        (True, ('tanh',))
     """
 
     model: str
     laws: tuple[Law, ...]
-    balance: tuple[Balance, ...]
-    missing: tuple[Missing, ...]
+    balance: tuple[LawBalance, ...]
+    missing: tuple[MissingLaw, ...]
     warnings: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data, for JSON."""
+        """Convert to JSON-serialisable types."""
         return {
             "model": self.model,
             "laws": [
@@ -71,12 +96,12 @@ class Explanation:
             ],
             "missing": [
                 {
-                    "weights": [str(slot) for slot in entry.weights],
-                    "neurons": entry.neurons,
-                    "cause": entry.cause,
-                    "functions": list(entry.functions),
+                    "weights": [str(slot) for slot in missing.weights],
+                    "neurons": missing.neurons,
+                    "cause": missing.cause,
+                    "functions": list(missing.functions),
                 }
-                for entry in self.missing
+                for missing in self.missing
             ],
             "warnings": list(self.warnings),
         }
@@ -86,79 +111,99 @@ class Explanation:
 
     def _headline(self) -> str:
         covered = sum(law.neurons for law in self.laws)
-        bare = sum(entry.neurons for entry in self.missing)
-        laws = f"{_count(len(self.laws), 'law')} over {_count(covered, 'neuron')}" if self.laws else "no law"
-        return f"{self.model}: {laws}" + (f"; {_count(bare, 'neuron')} without" if bare else "")
+        uncovered = sum(missing.neurons for missing in self.missing)
+        laws = f"{_count(len(self.laws), 'law')} over {_count(covered, 'neuron')}" if self.laws else "no laws"
+        return f"{self.model}: {laws}" + (f"; {_count(uncovered, 'neuron')} without a law" if uncovered else "")
 
     def _law_lines(self) -> Iterable[str]:
         if self.laws:
-            yield "\nLaws, and how far each is out of balance: |c| / (incoming + outgoing), mean and largest"
+            yield "\nLaws with relative imbalance |c| / (incoming + outgoing): mean and maximum"
         for number, (law, balance) in enumerate(zip(self.laws, self.balance, strict=True), 1):
-            yield textwrap.fill(f"{number:3}  {law}", 118, subsequent_indent=" " * 9, break_long_words=False)
-            heavier = f"  {balance.heavier} weights outweigh" if balance.heavier else ""
-            free = "  scale-free: conserved, nothing to balance" if not law.outgoing else heavier
-            yield f"     {balance.bar}  {balance.mean:.1e}  {balance.worst:.1e}{free}"
+            yield _wrap(f"{number:3}  {law}")
+            heavier = f"  {balance.heavier} side is larger" if balance.heavier else ""
+            note = heavier if law.outgoing else "  scale-free: norm is conserved, nothing to balance"
+            yield f"     {balance.bar}  {balance.mean:.1e}  {balance.worst:.1e}{note}"
 
     def _missing_lines(self) -> Iterable[str]:
         if self.missing:
-            yield "\nHidden neurons without a law, and why"
-        for entry in self.missing:
-            yield textwrap.fill(f"  ·  {entry}", 118, subsequent_indent=" " * 9, break_long_words=False)
+            yield "\nHidden neurons without a law"
+        for missing in self.missing:
+            yield _wrap(f"  ·  {missing}")
 
     def _warning_lines(self) -> Iterable[str]:
         if self.warnings:
             yield "\nWarnings"
         for warning in self.warnings:
-            yield textwrap.fill(f"  !  {warning}", 118, subsequent_indent=" " * 9, break_long_words=False)
+            yield _wrap(f"  !  {warning}")
+
+
+def explain(model: nn.Module, *inputs: Any, output: OutputSelector | None = None, **kwargs: Any) -> Explanation:
+    """Report which neurons of a model have a law, how balanced each law is, and why other neurons have none.
+
+    The cause of a missing law is found by ablation: a function is the cause if the law appears once the function is
+    replaced by the identity. The model does not change. A model with lazy parameters is not run; the result only
+    contains a warning.
+
+    Args:
+        model: Any network.
+        inputs: Positional arguments of the model.
+        output: Function that selects the tensor to differentiate if the model does not return a single tensor.
+        kwargs: Keyword arguments of the model.
+
+    Returns:
+        The explanation; ``print`` it for a readable report.
+
+    Raises:
+        ModelError: The model is not a module, has no trainable parameters, or cannot be copied.
+        ForwardError: The model fails on the inputs.
+        OutputError: The output is not a finite, differentiable tensor.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> import equipoise as eq
+        >>> mlp = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+        >>> eq.explain(mlp, torch.randn(5, 3)).missing[0].cause
+        'tanh is not positively homogeneous'
+    """
+    name = type(model).__name__
+    lazy = [n for n, p in model.named_parameters() if is_lazy(p)] if isinstance(model, nn.Module) else []
+    if lazy:
+        warning = f"uninitialised lazy parameters: {', '.join(lazy)}; run the model once on its inputs first"
+        return Explanation(name, (), (), (), (warning,))
+    probe = Probe(model, inputs, kwargs, output)
+    result = search(probe)
+    missing = missing_laws(probe, result)
+    balance = tuple(_balance(law) for law in result.laws)
+    return Explanation(name, tuple(result.laws), balance, tuple(missing), tuple(_warnings(model, probe)))
+
+
+def _balance(law: Law) -> LawBalance:
+    with torch.no_grad():
+        relative = law.relative_imbalance()
+        difference = float(law.imbalance().sum())
+    if abs(difference) <= 1e-6 * float(sum(side.sum() for side in law.norms())):
+        heavier = ""
+    else:
+        heavier = "incoming" if difference > 0 else "outgoing"
+    return LawBalance(float(relative.abs().mean()), float(relative.abs().max()), heavier)
+
+
+def _warnings(model: nn.Module, probe: Probe) -> Iterable[str]:
+    not_finite = [name for name, p in model.named_parameters() if not bool(torch.isfinite(p).all())]
+    if not_finite:
+        yield f"not finite (NaN or infinite): {', '.join(not_finite)}"
+    products = probe.gradient_products()
+    sizes = {name: float(products[name].abs().max()) if name in products else 0.0 for name in probe.parameters}
+    largest = max(sizes.values())
+    without_gradient = [name for name, size in sizes.items() if size <= ZERO_GRADIENT_TOLERANCE * largest]
+    if without_gradient:
+        yield f"no gradient: {', '.join(without_gradient)}; unused, or without effect on the output for these inputs"
 
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def explain(model: nn.Module, *inputs: Any, output: Output | None = None, **kwargs: Any) -> Explanation:
-    """Which neurons have a law, how far each is out of balance, and why the others have none.
-
-    Takes what :func:`~equipoise.discover` takes, and like it leaves the model as it is. A model with lazy parameters is
-    explained too: as far as one can.
-
-    Example:
-        >>> mlp = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
-        >>> explain(mlp, torch.randn(5, 3)).missing[0].cause
-        'tanh is not positively homogeneous'
-    """
-    name = type(model).__name__
-    lazy = [n for n, p in model.named_parameters() if is_lazy(p)] if isinstance(model, nn.Module) else []
-    if lazy:
-        warning = (
-            f"never initialised (lazy): {', '.join(lazy)}; run the model once on its inputs, then explain it again"
-        )
-        return Explanation(name, (), (), (), (warning,))
-    probe = Probe(model, inputs, kwargs, output)
-    findings = search(probe)
-    missing = missing_laws(probe, findings)
-    balance = tuple(_balance(law) for law in findings.laws)
-    return Explanation(name, tuple(findings.laws), balance, tuple(missing), tuple(_warnings(model, probe)))
-
-
-def _balance(law: Law) -> Balance:
-    with torch.no_grad():
-        relative = law.relative_imbalance()
-        total = float(law.imbalance().sum())
-    heavier = (
-        ""
-        if abs(total) <= 1e-6 * float(sum(side.sum() for side in law.norms()))
-        else ("incoming" if total > 0 else "outgoing")
-    )
-    return Balance(float(relative.abs().mean()), float(relative.abs().max()), heavier)
-
-
-def _warnings(model: nn.Module, probe: Probe) -> Iterable[str]:
-    broken = [name for name, p in model.named_parameters() if not bool(torch.isfinite(p).all())]
-    if broken:
-        yield f"not finite (NaN or infinite): {', '.join(broken)}"
-    products = probe.gradient_products()
-    sizes = {name: float(products[name].abs().max()) if name in products else 0.0 for name in probe.parameters}
-    idle = [name for name, size in sizes.items() if size <= NO_GRADIENT * max(sizes.values())]
-    if idle:
-        yield f"no gradient reaches: {', '.join(idle)}; unused, or without effect on the output for these inputs"
+def _wrap(text: str) -> str:
+    return textwrap.fill(text, LINE_WIDTH, subsequent_indent=" " * 9, break_long_words=False)

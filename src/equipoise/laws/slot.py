@@ -1,19 +1,19 @@
-"""A parameter seen neuron by neuron.
+"""Slots: the entries of a parameter that belong to each neuron.
 
-A *slot* says which entries of one parameter belong to neuron ``i``. Read in memory order, every parameter is a block of
-shape ``(outer, length, inner)``; the neurons are ``start … start + neurons`` of the middle axis, and everything else is
-summed over:
+In memory order every parameter is a block of shape ``(outer, length, inner)``. A slot selects the neurons ``start``
+to ``start + neurons - 1`` of the middle axis; reductions run over the two other axes. These integers cover a single
+axis, several flattened axes, a folded axis and a window of an axis:
 
-    =====================================  ========================  ======  ======
-    rows of a (64, 32) weight              ``weight[i,:]``           length  64, inner 32
-    its columns                            ``weight[:,i]``           length  32, inner 1
-    a (1, 8, 64) attention, flattened      ``att[i]``                length 512, inner 1
-    the same, heads averaged               ``att[:,i]``              length  64, inner 1
-    512 rows folded over 8 averaged heads  ``weight[64h+i,:]``       length  64, inner 32
-    the second 64 of 128 columns           ``weight[:,64+i]``        length 128, start 64
-    =====================================  ========================  ======  ======
-
-One axis, several flattened, one folded, or a window of one: three numbers describe them all.
+    =====================================  ===================  ======  =====  =====
+    entries of neuron i                    printed as           length  inner  start
+    =====================================  ===================  ======  =====  =====
+    rows of a (64, 32) weight              ``weight[i,:]``          64     32      0
+    columns of a (64, 32) weight           ``weight[:,i]``          32      1      0
+    (1, 8, 64) attention, flattened        ``att[i]``              512      1      0
+    (1, 8, 64) attention, averaged heads   ``att[:,i]``             64      1      0
+    512 rows folded over 8 averaged heads  ``weight[64h+i,:]``      64     32      0
+    second 64 of 128 columns               ``weight[:,64+i]``      128      1     64
+    =====================================  ===================  ======  =====  =====
 """
 
 from __future__ import annotations
@@ -31,20 +31,35 @@ from equipoise.errors import GradientError, LawError
 class Slot:
     """The entries of one parameter that belong to each of ``neurons`` neurons.
 
+    Viewed as ``(outer, length, inner)``, the parameter's entries ``[:, start + i, :]`` belong to neuron i. A slot
+    stores the parameter's name, not the tensor, so it always refers to the model's current parameter.
+
     Args:
-        model: the network that holds the parameter; it is looked up by name at each use, so it is always the live one.
-        name: the parameter's name in ``model.named_parameters()``.
-        shape: the parameter's shape.
-        neurons: how many neurons the slot runs over.
-        inner: how many consecutive entries lie below one neuron.
-        length: how many neurons lie side by side; ``neurons`` of them from ``start`` on are this slot's.
-        start: the first of them.
+        model: Module that holds the parameter.
+        name: Name of the parameter in ``model.named_parameters()``.
+        shape: Shape of the parameter.
+        neurons: Number of neurons.
+        inner: Number of consecutive entries per neuron.
+        length: Size of the axis that holds the neurons; defaults to ``neurons``.
+        start: Index of the first neuron on that axis.
+
+    Raises:
+        LawError: ``length * inner`` does not divide the number of entries, or the neurons exceed the axis.
 
     Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> import equipoise as eq
         >>> linear = nn.Linear(3, 2)
-        >>> rows = Slot(linear, "weight", (2, 3), neurons=2, inner=3)
-        >>> str(rows), torch.equal(rows.squared_norm(), linear.weight.square().sum(1))
-        ('weight[i,:]', True)
+        >>> rows = eq.Slot(linear, "weight", (2, 3), neurons=2, inner=3)
+        >>> columns = eq.Slot(linear, "weight", (2, 3), neurons=3)
+        >>> print(rows, columns)
+        weight[i,:] weight[:,i]
+        >>> torch.allclose(rows.squared_norm(), linear.weight.square().sum(dim=1))
+        True
+        >>> linear(torch.ones(1, 3)).sum().backward()
+        >>> rows.gradient_product().shape, columns.gradient_product().shape
+        (torch.Size([2]), torch.Size([3]))
     """
 
     model: nn.Module = field(repr=False)
@@ -58,100 +73,110 @@ class Slot:
     def __post_init__(self) -> None:
         if self.length == 0:
             object.__setattr__(self, "length", self.neurons)
-        fits = self.neurons >= 1 and self.inner >= 1 and 0 <= self.start <= self.length - self.neurons
-        if not fits or prod(self.shape) % (self.length * self.inner):
+        valid = self.neurons >= 1 and self.inner >= 1 and 0 <= self.start <= self.length - self.neurons
+        if not valid or prod(self.shape) % (self.length * self.inner):
             raise LawError(
-                f"a slot of {self.neurons} neurons from {self.start} of {self.length}, {self.inner} entries each, "
+                f"a slot with neurons={self.neurons}, inner={self.inner}, length={self.length}, start={self.start} "
                 f"does not divide a parameter of shape {self.shape}",
                 where=self.name,
-                remedy="length × inner must divide the number of entries, and the neurons must lie within the length",
+                remedy="length * inner must divide the number of entries, and start + neurons must not exceed length",
             )
 
     @property
     def parameter(self) -> nn.Parameter:
-        """The live parameter; a :class:`LawError` if the model no longer has it in this shape."""
+        """The model's current parameter; raises :class:`LawError` if it is missing or has another shape."""
         try:
             parameter = self.model.get_parameter(self.name)
         except AttributeError:
             raise LawError(
                 f"{type(self.model).__name__} has no parameter {self.name!r}",
                 where=str(self),
-                remedy="the law belongs to another model, or this one was changed: discover its laws again",
+                remedy="the law belongs to another model, or this model has changed: run discover again",
             ) from None
         if tuple(parameter.shape) != self.shape:
             raise LawError(
-                f"{self.name} has shape {tuple(parameter.shape)}, the law was found for {self.shape}",
+                f"{self.name} has shape {tuple(parameter.shape)}, but the law expects {self.shape}",
                 where=type(self.model).__name__,
-                remedy="the law belongs to another model, or this one was changed: discover its laws again",
+                remedy="the law belongs to another model, or this model has changed: run discover again",
             )
         return parameter
 
     @property
     def gradient(self) -> Tensor:
-        """The parameter's gradient; a :class:`GradientError` before a backward pass."""
+        """The parameter's gradient as a dense tensor; raises :class:`GradientError` before the backward pass."""
         gradient = self.parameter.grad
         if gradient is None:
             raise GradientError(
                 f"{self.name} has no gradient",
                 where=type(self.model).__name__,
-                remedy="call loss.backward() first, and zero_grad() only after",
+                remedy="call loss.backward() first, and zero_grad() only afterwards",
             )
         return gradient.to_dense() if gradient.layout != torch.strided else gradient
 
     def entries(self, values: Tensor) -> Tensor:
-        """``values``, shaped like the parameter, as (outer, neurons, inner)."""
+        """View a tensor of the parameter's shape as ``(outer, neurons, inner)``."""
         return values.reshape(-1, self.length, self.inner)[:, self.start : self.start + self.neurons]
 
-    def total(self, values: Tensor) -> Tensor:
-        """``values``, shaped like the parameter, summed neuron by neuron."""
+    def sum_per_neuron(self, values: Tensor) -> Tensor:
+        """Sum a tensor of the parameter's shape over the entries of each neuron."""
         return self.entries(values).sum(dim=(0, 2))
 
     def squared_norm(self) -> Tensor:
-        """‖θ_i‖² of every neuron i."""
-        return self.total(self.parameter.detach().square())
+        """‖θ_i‖² for every neuron i."""
+        return self.sum_per_neuron(self.parameter.detach().square())
 
     def gradient_product(self) -> Tensor:
-        """⟨θ_i, ∇θ_i⟩ of every neuron i, after a backward pass."""
-        return self.total(self.parameter.detach() * self.gradient)
+        """⟨θ_i, ∇θ_i⟩ for every neuron i; requires a backward pass."""
+        return self.sum_per_neuron(self.parameter.detach() * self.gradient)
 
     def squared_gradient(self) -> Tensor:
-        """‖∇θ_i‖² of every neuron i, after a backward pass."""
-        return self.total(self.gradient.square())
+        """‖∇θ_i‖² for every neuron i; requires a backward pass."""
+        return self.sum_per_neuron(self.gradient.square())
 
-    def spread(self, values: Tensor, elsewhere: float) -> Tensor:
-        """One value a neuron, laid over the parameter's shape; ``elsewhere`` outside the slot."""
-        spread = values.new_full((prod(self.shape),), elsewhere)
-        self.entries(spread).copy_(values[:, None])
-        return spread.reshape(self.shape)
+    def broadcast(self, values: Tensor, fill_value: float) -> Tensor:
+        """Expand one value per neuron to the parameter's shape: the adjoint of :meth:`sum_per_neuron`.
+
+        Args:
+            values: One value per neuron.
+            fill_value: Value of the entries outside the slot.
+
+        Returns:
+            A new tensor of the parameter's shape.
+        """
+        expanded = values.new_full((prod(self.shape),), fill_value)
+        self.entries(expanded).copy_(values[:, None])
+        return expanded.reshape(self.shape)
 
     def bind(self, model: nn.Module) -> Slot:
-        """The same slot of another network of the same make."""
+        """Return the same slot of another model; raises :class:`LawError` if the parameter does not match."""
         slot = Slot(model, self.name, self.shape, self.neurons, self.inner, self.length, self.start)
-        _ = slot.parameter  # raises where it does not fit
+        _ = slot.parameter  # checks name and shape
         return slot
 
     @property
-    def run(self) -> tuple[int, int]:
-        """First and last of the parameter's axes that the neuron index runs over."""
+    def axes(self) -> tuple[int, int]:
+        """First and last axis of the parameter that the neuron index covers."""
         strides = [prod(self.shape[axis + 1 :]) for axis in range(len(self.shape))]
-        wide = [axis for axis, size in enumerate(self.shape) if size > 1]
-        if not wide:
+        non_singleton = [axis for axis, size in enumerate(self.shape) if size > 1]
+        if not non_singleton:
             return 0, max(len(self.shape) - 1, 0)
-        last = min((axis for axis in wide if strides[axis] <= self.inner), default=wide[-1])
-        top = self.inner * self.length
-        first = max((axis for axis in wide if strides[axis] * self.shape[axis] >= top), default=wide[0])
+        last = min((axis for axis in non_singleton if strides[axis] <= self.inner), default=non_singleton[-1])
+        block = self.inner * self.length
+        first = max(
+            (axis for axis in non_singleton if strides[axis] * self.shape[axis] >= block), default=non_singleton[0]
+        )
         return min(first, last), last
 
     def __str__(self) -> str:
         if self.neurons == self.length == 1:
             return self.name if prod(self.shape) == 1 else f"{self.name}[:]"
-        first, last = self.run
-        below = self.inner // prod(self.shape[last + 1 :])
-        above = prod(self.shape[first : last + 1]) // (below * self.length)
-        index = [f"{self.length * below}h"] if above > 1 else []
-        index += [f"{self.start * below}"] if self.start else []
-        index += ["i" if below == 1 else f"{below}i"] + (["k"] if below > 1 else [])
-        axes = [":" for size in self.shape[:first] if size > 1]
-        axes += ["+".join(index)]
-        axes += [":" for size in self.shape[last + 1 :] if size > 1]
-        return f"{self.name}[{','.join(axes)}]"
+        first, last = self.axes
+        consecutive = self.inner // prod(self.shape[last + 1 :])
+        blocks = prod(self.shape[first : last + 1]) // (consecutive * self.length)
+        index = [f"{self.length * consecutive}h"] if blocks > 1 else []
+        index += [f"{self.start * consecutive}"] if self.start else []
+        index += ["i" if consecutive == 1 else f"{consecutive}i"] + (["k"] if consecutive > 1 else [])
+        subscripts = [":" for size in self.shape[:first] if size > 1]
+        subscripts += ["+".join(index)]
+        subscripts += [":" for size in self.shape[last + 1 :] if size > 1]
+        return f"{self.name}[{','.join(subscripts)}]"

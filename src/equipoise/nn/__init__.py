@@ -1,1 +1,1 @@
-"""The networks: PyG's layers and two relatives, with PyG's parameter names, and stacks of them."""
+"""Graph layers on fused kernels, with PyG's parameter names, and stacks of them."""

@@ -1,4 +1,4 @@
-"""A deep network in one line: kind × widths × heads × skip."""
+"""Deep graph networks from a kind of layer and a list of widths."""
 
 from __future__ import annotations
 
@@ -12,50 +12,51 @@ from torch_geometric.nn import MessagePassing
 from torch_geometric.typing import Adj
 
 from equipoise.errors import ArchitectureError, ChoiceError
-from equipoise.nn.chain import can_chain, chained
-from equipoise.nn.features import dropped
-from equipoise.nn.gat import FusedGATConv
-from equipoise.nn.gatv2 import FusedGATv2Conv
-from equipoise.nn.gcn import FusedGCNConv
-from equipoise.nn.lipschitz import LipschitzGATConv
-from equipoise.nn.looking import watched
+from equipoise.nn.fused_convs import FusedGATConv, FusedGATv2Conv, FusedGCNConv, ResidualGCNConv
+from equipoise.nn.fused_stack import can_fuse, fused_forward
+from equipoise.nn.hooks import has_hooks
+from equipoise.nn.lipschitz_gat import LipschitzGATConv
 from equipoise.nn.omega_gat import OmegaGATConv
-from equipoise.nn.residual_gcn import ResidualGCNConv
+from equipoise.nn.sparse_linear import feature_dropout
 
 Skip = Literal["linear", "identity"]
 
 
 class Stack(nn.Module):
-    r"""L graph layers of one kind with an activation φ between them:
+    r"""A deep graph network: L layers of one kind with an activation φ between them,
 
     .. math::
         h^0 = x, \qquad h^l = \varphi(\mathrm{conv}^l(h^{l-1})) \quad (0 < l < L), \qquad h^L = \mathrm{conv}^L(h^{L-1})
 
-    The layers are PyG's on fused kernels (``stack.convs``, in the order in which they run), with PyG's parameter names,
-    so that ``stack.convs[l].state_dict()`` moves to PyG's own layer and back.
+    The layers, ``stack.convs`` in the order of execution, are PyG's on fused kernels. They have PyG's parameter names,
+    so that ``stack.convs[l].state_dict()`` can be loaded into PyG's own layer and vice versa.
 
     Args:
         kind: ``"gatv2"``, ``"gat"``, ``"gcn"``, ``"omega-gat"`` or ``"lipschitz-gat"``.
-        widths: features in, hidden widths, classes out: L + 1 numbers for L layers.
-        heads: attention heads of every layer but the last, which has ``out_heads``.
-        concat: concatenates heads, each as wide as ``widths`` says, so the next layer reads heads × width features;
-            otherwise heads are averaged.
+        widths: number of input features, hidden widths, number of classes: L + 1 numbers for L layers.
+        heads: attention heads of every layer except the last, which has ``out_heads``.
+        concat: concatenate heads, each of the width given in ``widths``, so that the next layer has heads × width
+            inputs; otherwise average them.
         activation: ``"relu"``, ``"leaky-relu"`` (slope 0.01), ``"elu"``, ``"gelu"``, ``"tanh"`` or ``"identity"``.
-        dropout: of features between layers, and of attention coefficients.
-        share_weights: one matrix for source and target (``"gatv2"`` and ``"omega-gat"``; the others always do).
+        dropout: dropout probability of features between layers and of attention coefficients.
+        share_weights: use one matrix for source and target nodes (``"gatv2"``, ``"omega-gat"``; other kinds always do).
         bias: whether layers have biases.
         skip: ``"linear"`` adds a learned matrix without bias to every layer, inside φ (parameter ``res``);
-            ``"identity"`` adds the layer's input to its result, :math:`h + \varphi(\mathrm{conv}(h))`, from one hidden
-            width to an equal one: never over the first layer or the last.
-        negative_slope: of the leaky-ReLU in attention scores.
-        attention_dropout: of attention coefficients, where it differs from ``dropout``.
+            ``"identity"`` adds the layer's input to its result, :math:`h + \varphi(\mathrm{conv}(h))`, wherever input
+            and output are hidden features of equal width, that is never across the first or last layer.
+        negative_slope: slope of the LeakyReLU in attention scores.
+        attention_dropout: dropout probability of attention coefficients, if it differs from ``dropout``.
         add_self_loops: whether layers add self-loops to the graph.
-        out_heads: attention heads of the last layer; several are averaged.
-        input_dropout: of the features that the first layer reads.
+        out_heads: attention heads of the last layer, which are averaged.
+        input_dropout: dropout probability of the input features.
 
     Shapes:
-        - input: node features (nodes, widths[0]), dense or sparse as PyG's layers take them; ``edge_index``
-        - output: (nodes, widths[-1])
+        - **input:** node features (nodes, widths[0]), dense or sparse, and ``edge_index`` (2, edges)
+        - **output:** (nodes, widths[-1])
+
+    Raises:
+        ChoiceError: unknown ``kind``, ``activation`` or ``skip``.
+        ArchitectureError: widths, heads or probabilities out of range, or options that ``kind`` does not have.
 
     Example:
         >>> Stack("gatv2", [1433, 64, 64, 7], heads=8)
@@ -92,8 +93,8 @@ class Stack(nn.Module):
         _check_names(kind, activation, skip)
         _check_counts(widths, heads, out_heads)
         _check_dropouts(dropout=dropout, attention_dropout=attention_dropout, input_dropout=input_dropout)
-        _check_fit(kind, max(heads, out_heads), share_weights, attention_dropout)
-        widths = [int(width) for width in widths]  # PyG tells a number of features from a pair by its type
+        _check_options(kind, max(heads, out_heads), share_weights, attention_dropout)
+        widths = [int(width) for width in widths]  # PyG accepts int only, not NumPy integers
         self.kind, self.widths, self.heads, self.concat = kind, tuple(widths), heads, concat
         self.dropout, self.input_dropout, self.skip = dropout, input_dropout, skip
 
@@ -114,39 +115,47 @@ class Stack(nn.Module):
             for layer, (in_channels, out_channels) in enumerate(zip([widths[0], *hidden], widths[1:], strict=True))
         )
         self.activation = ACTIVATIONS[activation]()
-        # Layer 0 leads from the input to the first of the hidden features, layer l from the l-th of them to the next.
-        alike = [layer for layer, (before, after) in enumerate(pairwise(hidden), start=1) if before == after]
-        self.carried = frozenset(alike if skip == "identity" else ())
+        # Layer l ≥ 1 maps the l-th hidden features to the next ones; layer 0 maps the input to the first.
+        equal_widths = [layer for layer, (before, after) in enumerate(pairwise(hidden), start=1) if before == after]
+        self.identity_skips = frozenset(equal_widths if skip == "identity" else ())
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew, as PyG does."""
+        """Reinitialise all parameters as PyG does."""
         for conv in self.convs:
             cast(MessagePassing, conv).reset_parameters()
 
     def forward(self, x: Tensor, edge_index: Adj) -> Tensor:
-        """The last layer's output, without activation."""
-        plain = not (self.carried or (self.training and (self.dropout or self.input_dropout)))
-        if plain and can_chain(list(self.convs), self.activation, x, edge_index):
-            return chained(list(self.convs), x, edge_index)
+        """Run the network.
+
+        Args:
+            x: node features (nodes, widths[0]), dense or sparse.
+            edge_index: the graph.
+
+        Returns:
+            Output of the last layer, without activation.
+        """
+        convs_only = not (self.identity_skips or (self.training and (self.dropout or self.input_dropout)))
+        if convs_only and can_fuse(list(self.convs), self.activation, x, edge_index):
+            return fused_forward(list(self.convs), x, edge_index)
         h, last = x, len(self.convs) - 1
         for layer, conv in enumerate(self.convs):
-            # Dropped is what a layer reads, so that an identity skip carries its features whole.
-            read = dropped(h, self.dropout if layer else self.input_dropout, self.training)
-            out = self._activated(conv, read, edge_index) if layer < last else conv(read, edge_index)
-            h = h + out if layer in self.carried else out
+            # Dropout applies to the layer's input but not to an identity skip.
+            z = feature_dropout(h, self.dropout if layer else self.input_dropout, self.training)
+            out = self._conv_and_activation(conv, z, edge_index) if layer < last else conv(z, edge_index)
+            h = h + out if layer in self.identity_skips else out
         return h
 
-    def _activated(self, conv: nn.Module, h: Tensor, edge_index: Adj) -> Tensor:
-        """φ(conv(h)), in one pass if φ is a ReLU and nobody needs what goes into it."""
-        together = isinstance(self.activation, nn.ReLU) and isinstance(conv, FusedGATv2Conv | FusedGATConv)
-        if together and not watched(conv, self.activation):
+    def _conv_and_activation(self, conv: nn.Module, h: Tensor, edge_index: Adj) -> Tensor:
+        """φ(conv(h)), in one kernel if φ is a ReLU and no hook observes its input."""
+        fusable = isinstance(self.activation, nn.ReLU) and isinstance(conv, FusedGATv2Conv | FusedGATConv)
+        if fusable and not has_hooks(conv, self.activation):
             return cast(Tensor, conv(h, edge_index, relu=True))
         return cast(Tensor, self.activation(conv(h, edge_index)))
 
     def extra_repr(self) -> str:
-        options = ("heads", "concat", "dropout", "skip")
-        listed = ", ".join(f"{name}={getattr(self, name)!r}" for name in options)
-        return f"{self.kind!r}, {list(self.widths)}, {listed}"
+        """Main options, as part of ``repr``."""
+        options = ", ".join(f"{name}={getattr(self, name)!r}" for name in ("heads", "concat", "dropout", "skip"))
+        return f"{self.kind!r}, {list(self.widths)}, {options}"
 
 
 def _gatv2(**options: Any) -> MessagePassing:
@@ -158,7 +167,7 @@ def _omega_gat(**options: Any) -> MessagePassing:
 
 
 def _gat(**options: Any) -> MessagePassing:
-    del options["share_weights"]  # one matrix serves source and target, always
+    del options["share_weights"]  # GAT has one matrix for source and target nodes
     return FusedGATConv(**options)
 
 
@@ -208,16 +217,16 @@ def _check_counts(widths: Sequence[int], heads: int, out_heads: int) -> None:
         raise ArchitectureError(
             f"a stack needs at least two widths, got {len(widths)}",
             where=f"widths={list(widths)}",
-            remedy="give the number of features first and that of classes last: [1433, 64, 7] makes two layers",
+            remedy="start with the number of features and end with that of classes: [1433, 64, 7] gives two layers",
         )
-    counts: dict[str, object] = {f"widths[{place}]": n for place, n in enumerate(widths)}
+    counts: dict[str, object] = {f"widths[{i}]": width for i, width in enumerate(widths)}
     counts |= {"heads": heads, "out_heads": out_heads}
     for name, count in counts.items():
         if not isinstance(count, Integral) or count < 1:
             raise ArchitectureError(
-                "widths and heads must be whole numbers, 1 or more",
+                "widths and heads must be positive integers",
                 where=f"{name}={count!r}",
-                remedy="widths are features in, hidden widths, classes out; heads are those of a hidden layer",
+                remedy="widths are the numbers of input features, hidden channels and classes; heads those of a layer",
             )
 
 
@@ -225,23 +234,23 @@ def _check_dropouts(**probabilities: float | None) -> None:
     for name, probability in probabilities.items():
         if probability is not None and not 0 <= probability < 1:
             raise ArchitectureError(
-                "a dropout probability must be at least 0 and less than 1",
+                "a dropout probability must be in [0, 1)",
                 where=f"{name}={probability!r}",
-                remedy="it is the share of features or coefficients set to zero in training: 0 for none",
+                remedy="pass the fraction of features or coefficients to zero during training, 0 for none",
             )
 
 
-def _check_fit(kind: str, heads: int, share_weights: bool, attention_dropout: float | None) -> None:
-    """What a kind has no use for is an error, not ignored."""
+def _check_options(kind: str, heads: int, share_weights: bool, attention_dropout: float | None) -> None:
+    """Options that a kind does not have are an error, not ignored."""
     if kind == "gcn" and (heads != 1 or attention_dropout is not None):
         raise ArchitectureError(
-            "gcn has no attention, so neither heads nor dropout of attention",
+            "gcn has no attention, so it has no heads and no attention dropout",
             where=f"heads={heads}, attention_dropout={attention_dropout}",
-            remedy="leave both out, or choose a kind with attention: gatv2",
+            remedy="omit both, or choose a kind with attention, such as gatv2",
         )
     if kind not in ("gatv2", "omega-gat") and not share_weights:
         raise ArchitectureError(
-            f"{kind} has one weight matrix a layer, for source and target alike",
+            f"{kind} has one weight matrix per layer, shared by source and target nodes",
             where="share_weights=False",
-            remedy="leave it out, or choose a kind with two: gatv2, omega-gat",
+            remedy="omit it, or choose a kind with two matrices: gatv2, omega-gat",
         )

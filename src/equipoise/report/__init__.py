@@ -1,1 +1,1 @@
-"""What is shown to people: figures, tables, pages."""
+"""Reports on experiments: summaries, tables, judged claims, figures, and the HTML page."""

@@ -1,4 +1,4 @@
-"""What the paper says about a table, decided by numbers: holds, does not hold, or not enough runs."""
+"""Judge the paper's claims about a table by numbers: *holds*, *does not hold* or *not enough runs*."""
 
 from __future__ import annotations
 
@@ -6,106 +6,117 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from equipoise.experiments.experiment import At, Claim, Experiment, Value
-from equipoise.report.comparison import published
-from equipoise.report.summary import Estimate, Summary
+from equipoise.experiments.experiment import Claim, Coordinates, Experiment, Value
+from equipoise.report.summary import CellSummary, Estimate, published_estimates
 
-Word = Literal["holds", "does not hold", "not enough runs"]
-Place = dict[str, Value]
+Judgement = Literal["holds", "does not hold", "not enough runs"]
+Pair = tuple[Estimate | None, Estimate | None]  # (better, worse)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two numbers of which the claim says that the first is better; or two leads, each of two numbers.
+    """One comparison of a claim: ``better`` against ``worse``, or, for a growing lead, two such pairs.
 
     Attributes:
-        place: where they are compared: what both sides have in common.
-        pairs: (better, worse), as estimates; for a claim that a lead grows the narrow one and then the wide one.
-        lead: by how much ``better`` is ahead, or the lead has grown; ``None`` while a number is missing.
-        true: whether that is enough for the claim.
+        settings: axis → value of what both sides have in common.
+        pairs: estimates of (better, worse); for a claim that a lead grows, first at ``narrow``, then at ``wide``.
+        lead: how far ``better`` is ahead, or how much its lead grows; None while a number is missing.
+        true: whether the lead is large enough for the claim; None while a number is missing.
     """
 
-    place: Place
-    pairs: tuple[tuple[Estimate | None, Estimate | None], ...]
+    settings: Mapping[str, Value]
+    pairs: tuple[Pair, ...]
     lead: float | None
     true: bool | None
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim, the comparisons that decide it, and the word."""
+    """Judgement of a claim with the comparisons that it rests on."""
 
     claim: Claim
     comparisons: tuple[Comparison, ...]
-    word: Word
+    judgement: Judgement
 
     @property
     def decided(self) -> list[Comparison]:
-        """The comparisons whose numbers are all there."""
+        """Comparisons with all their numbers."""
         return [comparison for comparison in self.comparisons if comparison.true is not None]
 
     @property
     def true(self) -> int:
-        """In how many of these it is as claimed."""
+        """Number of decided comparisons in which the claim is true."""
         return sum(bool(comparison.true) for comparison in self.decided)
 
 
-def decide(experiment: Experiment, summaries: Mapping[At, Summary]) -> list[Verdict]:
-    """A verdict on every claim; a cell counts from two runs on, or with all it is to have."""
+def judge_claims(experiment: Experiment, summaries: Mapping[Coordinates, CellSummary]) -> list[Verdict]:
+    """Judge every claim of an experiment by our runs; a cell counts once it has two runs or is complete."""
     verdicts = []
     for claim in experiment.claims:
-        numbers = {
-            at: number
-            for at, summary in summaries.items()
-            if (number := summary.accuracy if claim.measure == "accuracy" else summary.epochs)
-            and number.n >= min(2, summary.wanted)
+        estimates = {
+            coordinates: mean
+            for coordinates, summary in summaries.items()
+            if (mean := summary.accuracy if claim.measure == "accuracy" else summary.epochs)
+            and mean.n >= min(2, summary.expected)
         }
-        verdicts.append(judge(experiment, claim, numbers))
+        verdicts.append(judge_claim(experiment, claim, estimates))
     return verdicts
 
 
-def decide_published(experiment: Experiment) -> list[Verdict]:
-    """The same by the published numbers."""
-    return [judge(experiment, claim, published(experiment, claim.measure)) for claim in experiment.claims]
+def judge_published(experiment: Experiment) -> list[Verdict]:
+    """Judge every claim of an experiment by the published numbers."""
+    return [
+        judge_claim(experiment, claim, published_estimates(experiment, claim.measure)) for claim in experiment.claims
+    ]
 
 
-def judge(experiment: Experiment, claim: Claim, numbers: Mapping[At, Estimate]) -> Verdict:
-    """The word on a claim.
+def judge_claim(experiment: Experiment, claim: Claim, estimates: Mapping[Coordinates, Estimate]) -> Verdict:
+    """Judge one claim.
 
-    *holds* if every comparison is as claimed (more than half, where it is claimed of most), *does not hold* if that is
-    out of reach, *not enough runs* until one of both is certain.
+    The claim *holds* if every comparison is true (more than half of them, for a claim about most), *does not hold* if
+    that has become impossible; until then there are *not enough runs*.
+
+    Args:
+        experiment: experiment that the claim is about.
+        claim: claim to judge.
+        estimates: means by coordinates; cells without a mean are absent.
+
+    Returns:
+        The verdict with all its comparisons.
     """
-    comparisons = tuple(_comparisons(experiment, claim, numbers))
+    comparisons = tuple(_comparisons(experiment, claim, estimates))
     true = sum(comparison.true is True for comparison in comparisons)
     false = sum(comparison.true is False for comparison in comparisons)
     total = len(comparisons)
-    word: Word = "not enough runs"
+    judgement: Judgement = "not enough runs"
     if (2 * true > total) if claim.most else (total > 0 and true == total):
-        word = "holds"
+        judgement = "holds"
     elif (2 * false >= total > 0) if claim.most else false > 0:
-        word = "does not hold"
-    return Verdict(claim, comparisons, word)
+        judgement = "does not hold"
+    return Verdict(claim, comparisons, judgement)
 
 
-def _comparisons(experiment: Experiment, claim: Claim, numbers: Mapping[At, Estimate]) -> Iterator[Comparison]:
-    pairs = max(len(claim.better), len(claim.worse))
-    sides = [(claim.better[i % len(claim.better)], claim.worse[i % len(claim.worse)]) for i in range(pairs)]
+def _comparisons(
+    experiment: Experiment, claim: Claim, estimates: Mapping[Coordinates, Estimate]
+) -> Iterator[Comparison]:
+    count = max(len(claim.better), len(claim.worse))
+    sides = [(claim.better[i % len(claim.better)], claim.worse[i % len(claim.worse)]) for i in range(count)]
     ends = (claim.narrow, claim.wide) if claim.wide else ({},)
-    for place in experiment.places(claim.where, without=(*claim.better[0], *claim.wide)):
+    for settings in experiment.combinations(claim.where, without=(*claim.better[0], *claim.wide)):
         for better, worse in sides:
-            found = tuple(
+            pairs = tuple(
                 (
-                    numbers.get(experiment.at({**place, **end, **better})),
-                    numbers.get(experiment.at({**place, **end, **worse})),
+                    estimates.get(experiment.coordinates({**settings, **end, **better})),
+                    estimates.get(experiment.coordinates({**settings, **end, **worse})),
                 )
                 for end in ends
             )
-            lead = _lead(claim, found)
-            named = {**place, **(_difference(better, worse) if pairs > 1 else {})}
-            yield Comparison(named, found, lead, None if lead is None else lead > claim.by)
+            lead = _lead(claim, pairs)
+            label = {**settings, **(_difference(better, worse) if count > 1 else {})}
+            yield Comparison(label, pairs, lead, None if lead is None else lead > claim.by)
 
 
-def _lead(claim: Claim, pairs: tuple[tuple[Estimate | None, Estimate | None], ...]) -> float | None:
+def _lead(claim: Claim, pairs: tuple[Pair, ...]) -> float | None:
     leads = []
     for better, worse in pairs:
         if better is None or worse is None:
@@ -115,6 +126,6 @@ def _lead(claim: Claim, pairs: tuple[tuple[Estimate | None, Estimate | None], ..
     return leads[0] if len(leads) == 1 else leads[1] - leads[0]
 
 
-def _difference(better: Mapping[str, Value], worse: Mapping[str, Value]) -> Place:
-    """What tells several pairs of a claim apart: ``init: bal-o > xav``."""
+def _difference(better: Mapping[str, Value], worse: Mapping[str, Value]) -> dict[str, Value]:
+    """Label that distinguishes the pairs of a claim: ``{"init": "bal-o > xav"}``."""
     return {name: f"{better[name]} > {worse[name]}" for name in better if better[name] != worse[name]}

@@ -1,4 +1,4 @@
-"""The table of data sets, counted from the data: no run is needed."""
+"""Report on the data sets: counts of nodes, edges, features, classes and splits next to the published ones."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from torch_geometric.data import Data
 
-from equipoise.data.folders import Root
+from equipoise.data.files import Root
 from equipoise.data.load import load_dataset
 from equipoise.experiments.experiment import Experiment
-from equipoise.report.tables import TITLES, Report
+from equipoise.report.tables import COLUMN_TITLES, TableReport
 
 COUNTS: dict[str, Callable[[Data], int]] = {
     "nodes": lambda data: int(data.num_nodes),
@@ -22,33 +22,41 @@ COUNTS: dict[str, Callable[[Data], int]] = {
 }
 
 
-def dataset_report(experiment: Experiment, root: Root = None) -> Report:
-    """Each count beside the published one: ``2708 = 2708``, or ``494 ≠ 500``."""
+def dataset_report(experiment: Experiment, root: Root = None) -> TableReport:
+    """Count the data sets of an experiment; needs no runs.
+
+    Args:
+        experiment: experiment of kind ``"data"``.
+        root: folder with the raw files, see :func:`load_dataset`.
+
+    Returns:
+        The report; its cells read ``2708 = 2708`` or ``494 ≠ 500``, ours first.
+    """
     rows: list[list[str]] = []
     records: list[dict[str, object]] = []
     for cell in experiment.cells:
-        name = str(dict(zip(experiment.axes, cell.at, strict=True))["dataset"])
-        data = load_dataset(name, root, **experiment.load.get(name, {}))  # type: ignore[arg-type]
-        counts = {count: of(data) for count, of in COUNTS.items()}
-        paper = experiment.published.get(cell.at, {})
-        rows.append([name, *(_beside(counts[count], paper.get(count)) for count in COUNTS)])
+        name = str(dict(zip(experiment.axes, cell.coordinates, strict=True))["dataset"])
+        data = load_dataset(name, root, **experiment.load_options.get(name, {}))  # type: ignore[arg-type]
+        paper = experiment.published.get(cell.coordinates, {})
+        counts = {quantity: count(data) for quantity, count in COUNTS.items()}
+        rows.append([name, *(_compare(ours, paper.get(quantity)) for quantity, ours in counts.items())])
         records += [
             {
                 "dataset": name,
-                "count": count,
+                "count": quantity,
                 "ours": ours,
-                "paper": paper.get(count),
-                "equal": ours == paper.get(count),
+                "paper": paper.get(quantity),
+                "equal": ours == paper.get(quantity),
             }
-            for count, ours in counts.items()
+            for quantity, ours in counts.items()
         ]
     equal = sum(bool(record["equal"]) for record in records)
-    return Report(
+    return TableReport(
         name=experiment.name,
         title=experiment.title,
         source=experiment.source,
-        status=f"ours = paper's; {equal} of {len(records)} numbers are equal",
-        columns=[TITLES["dataset"], *COUNTS],
+        status=f"ours = published; {equal} of {len(records)} numbers are equal",
+        columns=[COLUMN_TITLES["dataset"], *COUNTS],
         rows=rows,
         bold=frozenset(),
         claims=(),
@@ -57,5 +65,5 @@ def dataset_report(experiment: Experiment, root: Root = None) -> Report:
     )
 
 
-def _beside(ours: int, paper: float | None) -> str:
+def _compare(ours: int, paper: float | None) -> str:
     return str(ours) if paper is None else f"{ours} {'=' if ours == paper else '≠'} {paper:.0f}"

@@ -1,78 +1,251 @@
-"""Pictures: numbers are gathered first, then drawn."""
+"""Registry of figures: an experiment's file names its figure, and this module selects the runs that it draws.
+
+Figures are drawn from the runs that are available. The caption lists settings, number of runs and missing cells.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
-import numpy as np
-from matplotlib.axes import Axes
+import pandas as pd
 from matplotlib.figure import Figure
 
-from equipoise.errors import EquipoiseError
-from equipoise.laws.law import Law
+from equipoise.errors import SpecError
+from equipoise.experiments.experiment import Cell, Experiment, Value
+from equipoise.experiments.result import Result
+from equipoise.experiments.spec import RunSpec
+from equipoise.report.frames import FrameLoader
+from equipoise.report.plots.accuracy import MEASURES, draw_accuracy
+from equipoise.report.plots.changes import draw_parameter_change, draw_zero_change
+from equipoise.report.plots.dynamics import (
+    SchemeFrames,
+    Settings,
+    draw_adam_gradients,
+    draw_conservation,
+    draw_dynamics,
+    draw_relative_gradients,
+)
+from equipoise.report.summary import group_by_scheme, summarize
 
-INCOMING, OUTGOING, INK = "#c0392b", "#1f5f99", "#333333"
-MOST_LABELS = 12
+MAX_MISSING_LISTED = 6
+OPTIMIZER_TITLES = {"sgd": "SGD", "adam": "Adam"}
+# Panels of the conservation figure: title or scheme → variant of the experiment.
+RESIDUAL_VARIANTS = {"GD": "delta-gd", "Adam": "delta-adam"}
+IMBALANCE_VARIANTS = {"xav": "c-xav", "bal-o": "c-bal-o"}
 
 
 @dataclass(frozen=True)
-class Imbalance:
-    """c of every neuron, law by law, ready to be drawn."""
+class ExperimentRuns:
+    """An experiment with the results of its runs and a loader for their recordings."""
 
-    title: str
-    labels: tuple[str, ...]
-    values: tuple[np.ndarray, ...]
+    experiment: Experiment
+    results: Mapping[str, Result]
+    load_frame: FrameLoader
+
+    def first_frame(self, specs: Iterable[RunSpec]) -> pd.DataFrame | None:
+        """Recording of the first run that has both a test accuracy and a recording."""
+        for spec in specs:
+            result = self.results.get(spec.key)
+            if result is not None and result.test_accuracy is not None:
+                frame = self.load_frame(spec.key)
+                if frame is not None:
+                    return frame
+        return None
+
+    def frames_by_scheme(self) -> list[tuple[int, dict[str, pd.DataFrame]]]:
+        """Depth and recordings by scheme, for every group of runs that differ only in scheme and seed."""
+        return [
+            (
+                next(iter(group.values()))[0].depth,
+                {scheme: frame for scheme, specs in group.items() if (frame := self.first_frame(specs)) is not None},
+            )
+            for group in group_by_scheme(self.experiment.specs)
+        ]
+
+    def recording_settings(self, drawn: int) -> Settings:
+        """Caption settings of a figure with ``drawn`` recordings; raises a SpecError if there are none."""
+        if not drawn:
+            raise _no_runs_error(self.experiment, f"no run of {self.experiment.name} in the store has a recording")
+        cells = self.experiment.cells
+        missing = [cell for cell in cells if self.first_frame(cell.specs) is None]
+        return _caption_settings(self.experiment, f"{drawn} of {len(cells)}", missing)
 
 
-def gather_imbalance(laws: Sequence[Law], title: str) -> Imbalance:
-    """c of every neuron as numbers; a law is labelled by the weights that come in."""
-    values = tuple(law.imbalance().detach().double().cpu().numpy() for law in laws)
-    return Imbalance(title, tuple(law.incoming[0].name for law in laws), values)
+def has_figure(experiment: Experiment) -> bool:
+    """Whether the experiment has a figure."""
+    return figure_name(experiment) is not None
 
 
-def draw_imbalance(panels: Sequence[Imbalance]) -> Figure:
-    """One dot a neuron, one column a law, one panel for each of ``panels``, all on the same scale.
+def figure_name(experiment: Experiment) -> str | None:
+    """Return the name of the experiment's figure.
 
-    Above zero the incoming weights are heavier, below zero the outgoing ones; a balanced network is the line at zero.
+    Args:
+        experiment: experiment, possibly without a ``figure`` in its file.
+
+    Returns:
+        The name from the file; otherwise ``"accuracy"`` if the experiment varies depth and init and draws nothing but
+        accuracy and epochs; otherwise None.
     """
-    most = max((len(panel.values) for panel in panels), default=1)
-    width = max(4.2, 0.55 * most + 2.4) * len(panels)
-    figure = Figure(figsize=(min(width, 18.0), 4.4), layout="constrained")
-    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    for ax, panel in zip(axes, panels, strict=True):
-        _strip(ax, panel)
-    axes[0].set_ylabel("imbalance $c_i$ = incoming − outgoing squared norm")
-    return figure
+    if experiment.figure is not None:
+        return experiment.figure
+    draws = set(experiment.draws)
+    return "accuracy" if draws and draws <= set(MEASURES) and {"depth", "init"} <= set(experiment.axes) else None
 
 
-def save_figure(figure: Figure, path: str | Path) -> Path:
-    """Write a figure in the format that the file's ending names."""
-    path = Path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:
-        raise EquipoiseError(
-            f"the picture cannot be written: {error}", where=str(path), remedy="name a .png, .svg or .pdf you may write"
-        ) from error
-    return path
+def check_figure(experiment: Experiment) -> None:
+    """Check that the experiment's figure can be drawn, whether or not there are runs.
+
+    Args:
+        experiment: experiment to check.
+
+    Raises:
+        SpecError: if the experiment has no figure, names an unknown one, or lacks an axis that the figure needs.
+    """
+    name = figure_name(experiment)
+    choices = f"set figure in its file to one of: {', '.join(FIGURES)}"
+    if name is None:
+        raise SpecError(f"there is no figure of {experiment.name}", remedy=choices)
+    if name not in FIGURES:
+        raise SpecError(f"unknown figure {name!r}", where=experiment.name, remedy=choices)
+    if name == "accuracy" and not {"depth", "init"} <= set(experiment.axes):
+        raise SpecError(
+            "the figure 'accuracy' needs several depths and schemes",
+            where=experiment.name,
+            remedy="list depth and init in the grid",
+        )
 
 
-def _strip(ax: Axes, panel: Imbalance) -> None:
-    ax.axhline(0.0, color=INK, linewidth=1.0, zorder=1)
-    for place, values in enumerate(panel.values, start=1):
-        spread = np.linspace(-0.32, 0.32, len(values)) if len(values) > 1 else np.zeros(1)
-        heavier_in = values > 0
-        ax.scatter(place + spread[heavier_in], values[heavier_in], s=9, marker="^", color=INCOMING, linewidths=0)
-        ax.scatter(place + spread[~heavier_in], values[~heavier_in], s=9, marker="v", color=OUTGOING, linewidths=0)
-        ax.hlines(np.median(values), place - 0.38, place + 0.38, color=INK, linewidth=2.0, zorder=3)
-    ax.set_title(panel.title, fontsize=11)
-    ax.set_xlabel("law, from input to output (dot: neuron, bar: median)")
-    count = len(panel.values)
-    ax.set_xlim(0.4, count + 0.6)
-    step = max(1, -(-count // MOST_LABELS))
-    places = range(1, count + 1, step)
-    ax.set_xticks(list(places), [panel.labels[place - 1] for place in places], rotation=30, ha="right", fontsize=8)
-    ax.spines[["top", "right"]].set_visible(False)
+def draw_figure(experiment: Experiment, results: Mapping[str, Result], load_frame: FrameLoader) -> Figure:
+    """Draw the figure of an experiment from the available runs.
+
+    Args:
+        experiment: experiment with a figure.
+        results: results by run key.
+        load_frame: loads the recording of a run by its key; used by figures of training dynamics.
+
+    Returns:
+        The figure.
+
+    Raises:
+        SpecError: if the figure cannot be drawn, or none of its runs is available.
+    """
+    check_figure(experiment)
+    return FIGURES[figure_name(experiment) or ""](ExperimentRuns(experiment, results, load_frame))
+
+
+def _accuracy_figure(runs: ExperimentRuns) -> Figure:
+    """Mean and interval of every cell against depth, with one panel per value of the remaining axis."""
+    experiment = runs.experiment
+    panel = next((axis for axis in experiment.axes if axis not in ("depth", "init")), "dataset")
+    summaries = summarize(experiment, runs.results.values())
+    rows, missing = [], []
+    for cell in experiment.cells:
+        position, summary = _position(experiment, cell), summaries[cell.coordinates]
+        if summary.accuracy is None or summary.epochs is None:
+            missing.append(cell)
+            continue
+        row = {"depth": position["depth"], "scheme": position["init"]}
+        row[panel] = position.get(panel, getattr(cell.specs[0], panel, ""))
+        row |= {"accuracy": summary.accuracy.mean, "accuracy_ci": summary.accuracy.ci}
+        rows.append({**row, "epochs": summary.epochs.mean, "epochs_ci": summary.epochs.ci})
+    if not rows:
+        raise _no_runs_error(experiment, f"no run of {experiment.name} is in the store")
+    count = f"{sum(summary.n for summary in summaries.values())} of {len(experiment.specs)}"
+    measures = tuple(name for name in MEASURES if name in experiment.draws) or tuple(MEASURES)
+    return draw_accuracy(pd.DataFrame(rows), _caption_settings(experiment, count, missing), panel, measures)
+
+
+def _conservation_figure(runs: ExperimentRuns) -> Figure:
+    cells = {str(cell.coordinates[0]): cell for cell in runs.experiment.cells}
+    residuals, imbalances = (
+        {
+            title: frame
+            for title, variant in variants.items()
+            if variant in cells and (frame := runs.first_frame(cells[variant].specs)) is not None
+        }
+        for variants in (RESIDUAL_VARIANTS, IMBALANCE_VARIANTS)
+    )
+    return draw_conservation(residuals, imbalances, runs.recording_settings(len(residuals) + len(imbalances)))
+
+
+def _dynamics_figure(runs: ExperimentRuns) -> Figure:
+    """As in the paper, count changes over 5 % up to five layers and over 50 % in deeper networks."""
+    moved = "moved" if max(spec.depth for spec in runs.experiment.specs) <= 5 else "moved_half"
+    return _scheme_figure(partial(draw_dynamics, moved=moved), runs)
+
+
+def _scheme_figure(draw: Callable[[SchemeFrames, Settings], Figure], runs: ExperimentRuns) -> Figure:
+    """Draw runs that differ only in their scheme."""
+    groups = runs.frames_by_scheme()
+    if len(groups) > 1:
+        raise _too_many_settings_error(runs.experiment, "init and seed")
+    ((_, frames),) = groups
+    return draw(frames, runs.recording_settings(len(frames)))
+
+
+def _depth_figure(draw: Callable[[Mapping[int, SchemeFrames], Settings], Figure], runs: ExperimentRuns) -> Figure:
+    """Draw runs that differ only in depth and scheme, and in settings that depend on depth."""
+    groups = runs.frames_by_scheme()
+    if len(groups) > len({depth for depth, _ in groups}):
+        raise _too_many_settings_error(runs.experiment, "depth, init and seed")
+    depths = {depth: frames for depth, frames in groups if frames}
+    return draw(depths, runs.recording_settings(sum(map(len, depths.values()))))
+
+
+FIGURES: dict[str, Callable[[ExperimentRuns], Figure]] = {
+    "accuracy": _accuracy_figure,
+    "conservation": _conservation_figure,
+    "dynamics": _dynamics_figure,
+    "relative-gradients": partial(_scheme_figure, draw_relative_gradients),
+    "zero-change": partial(_depth_figure, draw_zero_change),
+    "parameter-change": partial(_depth_figure, draw_parameter_change),
+    "adam-gradients": partial(_depth_figure, draw_adam_gradients),
+}
+
+
+def _caption_settings(experiment: Experiment, runs: str, missing: Sequence[Cell]) -> Settings:
+    """Settings that all runs share, learning rates, number of runs, and missing cells."""
+    specs = experiment.specs
+    settings: dict[str, object] = {}
+    for title, name in (("data set", "dataset"), ("layers", "depth"), ("kind", "kind"), ("width", "width")):
+        values = list(dict.fromkeys(getattr(spec, name) for spec in specs))
+        if len(values) == 1 or name == "dataset":
+            settings[title] = ", ".join(map(str, values))
+    for optimizer in dict.fromkeys(spec.optimizer for spec in specs):
+        depths_by_lr: dict[float, list[int]] = {}
+        for spec in specs:
+            if spec.optimizer == optimizer:
+                depths_by_lr.setdefault(spec.lr, []).append(spec.depth)
+        settings[OPTIMIZER_TITLES.get(optimizer, optimizer)] = ", ".join(
+            f"{lr:g}" if len(depths_by_lr) == 1 else f"{lr:g} (L = {', '.join(map(str, dict.fromkeys(depths)))})"
+            for lr, depths in depths_by_lr.items()
+        )
+    settings["at most"] = " and ".join(str(epochs) for epochs in sorted({spec.epochs for spec in specs})) + " epochs"
+    settings["runs"] = runs
+    if missing:
+        labels = [
+            " ".join(f"L={value}" if axis == "depth" else str(value) for axis, value in position.items())
+            for position in (_position(experiment, cell) for cell in missing)
+        ]
+        more = f" and {len(labels) - MAX_MISSING_LISTED} more" if len(labels) > MAX_MISSING_LISTED else ""
+        settings["missing"] = "; ".join(labels[:MAX_MISSING_LISTED]) + more
+    return settings
+
+
+def _position(experiment: Experiment, cell: Cell) -> dict[str, Value]:
+    """Axis → value of a cell."""
+    return dict(zip(experiment.axes, cell.coordinates, strict=True))
+
+
+def _no_runs_error(experiment: Experiment, what: str) -> SpecError:
+    return SpecError(what, where=experiment.remark, remedy=f"equipoise reproduce {experiment.name} --figure")
+
+
+def _too_many_settings_error(experiment: Experiment, allowed: str) -> SpecError:
+    return SpecError(
+        f"the runs of a {figure_name(experiment)!r} figure may differ only in {allowed}",
+        where=experiment.name,
+        remedy="draw a subset of the grid, or split the experiment",
+    )

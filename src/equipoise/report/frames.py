@@ -1,4 +1,4 @@
-"""What was recorded of runs, as tables: gathered here, before it is drawn or told."""
+"""Recordings of runs as pandas tables, the input of plots and descriptions."""
 
 from __future__ import annotations
 
@@ -10,41 +10,52 @@ import pandas as pd
 from equipoise.errors import EquipoiseError
 from equipoise.experiments.store import Store
 
-Frames = Callable[[str], pd.DataFrame | None]  # key of a run → what was recorded of it
+FrameLoader = Callable[[str], pd.DataFrame | None]  # run key → frame of its recording, None if there is no recording
 
 
-def frames_of(store: Store) -> Frames:
-    """What was recorded of the runs in a store; the last few frames are kept at hand."""
+def frame_loader(store: Store) -> FrameLoader:
+    """Return a function that loads the recording of a run; the 16 most recently used frames are cached."""
 
     @lru_cache(maxsize=16)
-    def frame(key: str) -> pd.DataFrame | None:
-        recorded = store.recording(key)
-        return None if recorded is None else recorded.unpack().frame()
+    def load_frame(key: str) -> pd.DataFrame | None:
+        packed = store.recording(key)
+        return None if packed is None else packed.unpack().frame()
 
-    return frame
+    return load_frame
 
 
-def by_layer(frame: pd.DataFrame, quantity: str) -> pd.DataFrame:
-    """One quantity as a table: a row an epoch, a column a layer."""
+def layer_table(frame: pd.DataFrame, quantity: str) -> pd.DataFrame:
+    """Pivot one quantity into a table with one row per epoch and one column per layer.
+
+    Args:
+        frame: frame of a recording.
+        quantity: quantity with one value per layer, such as ``gradient/features``.
+
+    Returns:
+        The table, indexed by epoch.
+
+    Raises:
+        EquipoiseError: if the quantity was not recorded.
+    """
     rows = frame[frame["quantity"] == quantity]
     if rows.empty:
         raise EquipoiseError(
-            f"nothing is recorded of {quantity}",
-            where=", ".join(sorted(map(str, frame["quantity"].unique()))) or "an empty frame",
-            remedy="record this group: Recorder(model, laws, quantities=…)",
+            f"{quantity} was not recorded",
+            where=f"recorded: {', '.join(sorted(map(str, frame['quantity'].unique()))) or 'nothing'}",
+            remedy="record its group: Recorder(model, laws, quantities=…)",
         )
     return rows.pivot_table(index="epoch", columns="layer", values="value", aggfunc="first")
 
 
-def bands(frame: pd.DataFrame, quantity: str) -> pd.DataFrame:
-    """Least, median and largest value over the neurons of a layer: columns epoch, layer, low, median, high."""
-    by_layer(frame, quantity)
-    rows = frame[frame["quantity"] == quantity].groupby(["epoch", "layer"])["value"]
-    return rows.agg(low="min", median="median", high="max").reset_index()
+def neuron_bands(frame: pd.DataFrame, quantity: str) -> pd.DataFrame:
+    """Minimum, median and maximum over the neurons of a layer: columns epoch, layer, low, median, high."""
+    layer_table(frame, quantity)  # raises if the quantity was not recorded
+    values = frame[frame["quantity"] == quantity].groupby(["epoch", "layer"])["value"]
+    return values.agg(low="min", median="median", high="max").reset_index()
 
 
-def scalar(frame: pd.DataFrame, quantity: str) -> pd.Series[float]:
-    """A number of the run by epoch; empty if it was not recorded."""
+def run_series(frame: pd.DataFrame, quantity: str) -> pd.Series[float]:
+    """A quantity of the whole network by epoch; empty if it was not recorded."""
     rows = frame[frame["quantity"] == quantity]
     values: pd.Series[float] = rows.set_index("epoch")["value"]
     return values

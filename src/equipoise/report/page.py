@@ -1,7 +1,7 @@
-"""One page with everything about a store's runs: self-contained, for a browser without a network.
+"""Self-contained HTML page about the runs of a store, viewable in a browser without a network.
 
-Numbers are gathered here, page.html says where they go, page.css how they look, page.js lets a reader explore them.
-Every text is escaped by the template; besides, the page's policy lets no script run but its own.
+This module gathers the numbers; ``page.html`` is the template, ``page.css`` the style and ``page.js`` the interactive
+charts. The template escapes every text, and the page's content security policy allows no script other than its own.
 """
 
 from __future__ import annotations
@@ -22,134 +22,155 @@ from matplotlib.figure import Figure
 
 from equipoise.errors import EquipoiseError, SpecError
 from equipoise.experiments.experiment import Cell, Experiment
-from equipoise.experiments.files import targets
-from equipoise.experiments.result import Result, machine, versions
+from equipoise.experiments.parser import experiment_names
+from equipoise.experiments.result import Result, describe_machine, library_versions
 from equipoise.experiments.store import Store
-from equipoise.report.explore import explored
-from equipoise.report.frames import Frames, frames_of
-from equipoise.report.gallery import draw, is_drawn
-from equipoise.report.tables import Report
+from equipoise.report.figures import draw_figure, has_figure
+from equipoise.report.frames import FrameLoader, frame_loader
+from equipoise.report.page_data import page_data
+from equipoise.report.tables import TableReport
 
-DPI = 100  # of a figure: sharp enough at the width of a page, a hundred kilobytes
+DPI = 100  # sharp enough at the width of the page, at about 100 kB per figure
+
+ExperimentReport = tuple[Experiment, TableReport]
 
 
 @dataclass(frozen=True)
-class Section:
-    """What the page says about one target.
+class PageSection:
+    """Section of the page about one experiment.
 
     Attributes:
-        report: the table, the claims and the notes.
-        command: what makes all of it.
-        commands: for each row of the table, what makes its number.
-        figure: a PNG as a ``data:`` address; empty where there is none.
-        caption: what stands below the figure, or why there is none.
-        verdicts: word → how many claims.
-        done: the share of its runs that are there.
+        report: table, claims and notes.
+        command: command that reproduces the experiment.
+        commands: for each row of the table, the command that reproduces its number.
+        figure: PNG as a ``data:`` URL; empty if there is none.
+        caption: caption of the figure, or the reason why it is not drawn.
+        judgements: judgement → number of claims.
+        completion: share of the experiment's runs that are in the store.
     """
 
-    report: Report
+    report: TableReport
     command: str
     commands: Sequence[str]
     figure: str
     caption: str
-    verdicts: Mapping[str, int]
-    done: float
+    judgements: Mapping[str, int]
+    completion: float
 
 
-def write_page(path: Path, chosen: Sequence[tuple[Experiment, Report]], store: Store) -> Path:
-    """Write the page and return where it is."""
+def write_page(path: Path, reports: Sequence[ExperimentReport], store: Store) -> Path:
+    """Render the page and write it to a file.
+
+    Args:
+        path: file to write.
+        reports: experiments on the page, with the epochs of their runs, and their reports.
+        store: store with the runs.
+
+    Returns:
+        The path that was written.
+
+    Raises:
+        SpecError: if the file cannot be written.
+    """
     try:
-        path.write_text(page(chosen, store), encoding="utf-8")
+        path.write_text(render_page(reports, store), encoding="utf-8")
     except OSError as error:
         raise SpecError(f"the page cannot be written: {error.strerror}", where=str(path)) from error
     return path
 
 
-def page(chosen: Sequence[tuple[Experiment, Report]], store: Store) -> str:
-    """The page as text.
-
-    Args:
-        chosen: what it is about, at the epochs that the runs have, each with its report.
-        store: where the runs are.
-    """
-    experiments = [experiment for experiment, _ in chosen]
+def render_page(reports: Sequence[ExperimentReport], store: Store) -> str:
+    """Render the page as HTML; arguments as in :func:`write_page`."""
+    experiments = [experiment for experiment, _ in reports]
     results = store.results(spec.key for experiment in experiments for spec in experiment.specs)
-    frames = frames_of(store)
-    sections = [_section(experiment, report, results, frames) for experiment, report in chosen]
-    script = _file("page.js")
+    load_frame = frame_loader(store)
+    sections = [_section(experiment, report, results, load_frame) for experiment, report in reports]
+    script = _read_asset("page.js")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    compact = {"sort_keys": False, "separators": (",", ":")}  # choices are offered in the order given here
-    environment.policies["json.dumps_kwargs"] = compact
-    return environment.from_string(_file("page.html")).render(
-        sections=sorted(sections, key=lambda section: -section.done),  # what shares a run or two with others comes last
+    # Unsorted, because the script offers choices in the order of the data.
+    environment.policies["json.dumps_kwargs"] = {"sort_keys": False, "separators": (",", ":")}
+    return environment.from_string(_read_asset("page.html")).render(
+        sections=sorted(sections, key=lambda section: -section.completion),
         store=store.path.name,
-        again=shlex.join(["equipoise", "report", "--html", "--store", store.path.name]),
+        page_command=shlex.join(["equipoise", "report", "--html", "--store", store.path.name]),
         runs=len(results),
-        style=_file("page.css"),
+        style=_read_asset("page.css"),
         script=script,
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        data=explored(experiments, store),
+        data=page_data(experiments, store),
         environments=_environments(results.values()),
-        here={"machine": machine(), **versions()},
-        when=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        machine=describe_machine(),
+        versions=library_versions(),
+        created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
 
 
-def _section(experiment: Experiment, report: Report, results: Mapping[str, Result], frames: Frames) -> Section:
-    figure = caption = ""
-    if is_drawn(experiment):
+def _section(
+    experiment: Experiment, report: TableReport, results: Mapping[str, Result], load_frame: FrameLoader
+) -> PageSection:
+    png = caption = ""
+    if has_figure(experiment):
         try:
-            drawn = draw(experiment, results, frames)
-            figure, caption = _png(drawn), drawn.get_supxlabel()
+            figure = draw_figure(experiment, results, load_frame)
+            png, caption = _png_url(figure), figure.get_supxlabel()
         except EquipoiseError as error:
             caption = f"Not drawn: {error.what}. {error.remedy}".strip()
-    trained = experiment.kind != "data"
-    return Section(
+    has_runs = experiment.kind != "data"
+    done = sum(spec.key in results for spec in experiment.specs)
+    return PageSection(
         report=report,
-        command=command(experiment),
-        commands=[command(experiment, cell) for cell in experiment.cells] if trained else [],
-        figure=figure,
+        command=reproduce_command(experiment),
+        commands=[reproduce_command(experiment, cell) for cell in experiment.cells] if has_runs else [],
+        figure=png,
         caption=caption,
-        verdicts=Counter(line.word for line in report.claims),
-        done=sum(spec.key in results for spec in experiment.specs) / len(experiment.specs) if trained else 1.0,
+        judgements=Counter(claim.judgement for claim in report.claims),
+        completion=done / len(experiment.specs) if has_runs else 1.0,
     )
 
 
-def command(experiment: Experiment, cell: Cell | None = None) -> str:
-    """What to type for an experiment, or the narrowest that makes one of its cells.
+def reproduce_command(experiment: Experiment, cell: Cell | None = None) -> str:
+    """Build the command that reproduces an experiment or, as narrowly as the options allow, one of its cells.
+
+    Args:
+        experiment: experiment to reproduce.
+        cell: one of its cells; None for all of them.
+
+    Returns:
+        The command line, quoted for a shell.
 
     Example:
-        >>> from equipoise.experiments.files import load
-        >>> sgd = load("sgd").narrowed(epochs=200)
-        >>> command(sgd, sgd.cells[0])
+        >>> from equipoise.experiments.parser import load_experiment
+        >>> sgd = load_experiment("sgd").subset(epochs=200)
+        >>> reproduce_command(sgd, sgd.cells[0])
         'equipoise reproduce sgd --dataset cora --depth 2 --init xav --epochs 200'
     """
-    name = experiment.name if experiment.name in targets() else f"{experiment.name}.toml"
+    name = experiment.name if experiment.name in experiment_names() else f"{experiment.name}.toml"
     if experiment.kind == "data":
         return shlex.join(["equipoise", "report", name])
-    words = ["equipoise", "reproduce", name]
-    for setting in ("dataset", "depth", "init") if cell is not None and cell.specs else ():
-        if len({getattr(spec, setting) for spec in experiment.specs}) > 1 and cell is not None:
-            words += [f"--{setting}", str(getattr(cell.specs[0], setting))]
-    if experiment.remark:  # its runs are not those of its file
-        words += ["--epochs", str(experiment.specs[0].epochs)]
-    return shlex.join(words)
+    arguments = ["equipoise", "reproduce", name]
+    if cell is not None and cell.specs:
+        for setting in ("dataset", "depth", "init"):
+            if len({getattr(spec, setting) for spec in experiment.specs}) > 1:
+                arguments += [f"--{setting}", str(getattr(cell.specs[0], setting))]
+    if experiment.remark:  # the runs have another number of epochs than the experiment's file
+        arguments += ["--epochs", str(experiment.specs[0].epochs)]
+    return shlex.join(arguments)
 
 
-def _png(figure: Figure) -> str:
+def _png_url(figure: Figure) -> str:
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=DPI)
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
 
 
 def _environments(results: Iterable[Result]) -> list[dict[str, object]]:
-    """Machines and versions that the runs come from, with how many of them, most first."""
-    found = Counter((result.machine, tuple(sorted(result.versions.items()))) for result in results)
+    """Machines and library versions of the runs with their number of runs, most frequent first."""
+    counts = Counter((result.machine, tuple(sorted(result.versions.items()))) for result in results)
     return [
-        {"runs": count, "machine": where, "versions": ", ".join(f"{name} {number}" for name, number in used)}
-        for (where, used), count in found.most_common()
+        {"runs": count, "machine": machine, "versions": ", ".join(f"{name} {number}" for name, number in versions)}
+        for (machine, versions), count in counts.most_common()
     ]
 
 
-def _file(name: str) -> str:
+def _read_asset(name: str) -> str:
     return (files("equipoise.report") / name).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A target as a table of text: ours beside the paper's, and below it the claims with the numbers that decide them."""
+"""Report on one experiment as text: our numbers next to the published ones, and the judged claims."""
 
 from __future__ import annotations
 
@@ -6,41 +6,40 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from equipoise.experiments.experiment import Experiment
-from equipoise.report.claims import Comparison, Verdict, decide, decide_published
-from equipoise.report.comparison import Row, compare
-from equipoise.report.findings import findings
-from equipoise.report.frames import Frames
-from equipoise.report.summary import Estimate, Finished, summarize
+from equipoise.report.claims import Comparison, Verdict, judge_claims, judge_published
+from equipoise.report.describe import describe_recordings
+from equipoise.report.frames import FrameLoader
+from equipoise.report.summary import Estimate, RunResult, TableRow, summarize, table_rows
 
-TITLES = {"dataset": "data set", "depth": "L", "init": "start", "variant": "variation"}
+COLUMN_TITLES = {"dataset": "data set", "depth": "L", "variant": "variation"}
 MISSING = "missing"
-SHOWN = 6  # comparisons of a claim that are written out
+MAX_COMPARISONS = 6  # comparisons of a claim that are written out
 
 
 @dataclass(frozen=True)
-class Line:
-    """One claim: the word, what is claimed, where, and the numbers."""
+class ClaimText:
+    """A judged claim as text: judgement, statement, source, and the numbers it rests on."""
 
-    word: str
-    say: str
+    judgement: str
+    statement: str
     source: str
-    numbers: str
+    evidence: str
 
 
 @dataclass(frozen=True)
-class Report:
-    """Everything that is written about a target, before it is Markdown, LaTeX or CSV.
+class TableReport:
+    """Report on one experiment, independent of the output format.
 
     Attributes:
-        name, title, source: of the experiment.
-        status: one sentence: how many runs there are.
-        columns, rows: the table, as text.
-        bold: (row, column) of what is the best of its group.
-        claims: the claims, one line each.
-        findings: what recordings show, a sentence each.
-        notes: what a reader should know.
-        records: the table for programs, one record a row.
-        comparisons: the claims for programs, one record a comparison.
+        name, title, source: those of the experiment.
+        status: number of runs, as a phrase.
+        columns, rows: the table as text.
+        bold: (row, column) of the best values of each group.
+        claims: judged claims.
+        notes: notes of the experiment.
+        records: the table with full precision, one record per row.
+        comparisons: the claims with full precision, one record per comparison.
+        observations: sentences that describe the recordings.
     """
 
     name: str
@@ -50,137 +49,152 @@ class Report:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     bold: frozenset[tuple[int, int]]
-    claims: Sequence[Line]
+    claims: Sequence[ClaimText]
     notes: Sequence[str]
     records: Sequence[dict[str, object]]
     comparisons: Sequence[dict[str, object]] = ()
-    findings: Sequence[str] = ()
+    observations: Sequence[str] = ()
 
 
-def report(experiment: Experiment, results: Iterable[Finished], frames: Frames | None = None) -> Report:
-    """The report of a table or figure of runs; with their recordings, it says what these show."""
+def table_report(
+    experiment: Experiment, results: Iterable[RunResult], load_frame: FrameLoader | None = None
+) -> TableReport:
+    """Build the report of an experiment.
+
+    Args:
+        experiment: table or figure of the paper, or an experiment of one's own.
+        results: results of any runs; those of other experiments are ignored.
+        load_frame: loads recordings by run key; without it the report has no observations.
+
+    Returns:
+        The report.
+    """
     summaries = summarize(experiment, results)
-    rows = compare(experiment, summaries)
-    columns = [*(TITLES.get(axis, axis) for axis in experiment.axes), "ours", "n", "epochs to best"]
+    rows = table_rows(experiment, summaries)
+    columns = [*(COLUMN_TITLES.get(axis, axis) for axis in experiment.axes), "ours", "n", "epochs to best"]
     if experiment.published:
         columns += ["paper", "difference", "intervals"]
-    if told := any(row.paper_epochs for row in rows):
+    if has_epochs := any(row.paper_epochs for row in rows):
         columns += ["paper's epochs"]
-    texts = [_texts(row, bool(experiment.published), told) for row in rows]
     ours, paper = len(experiment.axes), len(experiment.axes) + 3
     bold = {(i, ours) for i, row in enumerate(rows) if row.best}
     bold |= {(i, paper) for i, row in enumerate(rows) if row.paper_best}
-    verdicts = decide(experiment, summaries)
-    return Report(
+    verdicts = judge_claims(experiment, summaries)
+    return TableReport(
         name=experiment.name,
         title=experiment.title,
         source=experiment.source,
         status=_status(rows, experiment.remark),
         columns=columns,
-        rows=texts,
+        rows=[_row_cells(row, bool(experiment.published), has_epochs) for row in rows],
         bold=frozenset(bold),
-        claims=[_line(ours, paper) for ours, paper in zip(verdicts, decide_published(experiment), strict=True)],
+        claims=[_claim_text(*pair) for pair in zip(verdicts, judge_published(experiment), strict=True)],
         notes=experiment.notes,
-        records=[_record(experiment, row) for row in rows],
-        comparisons=[_comparison(verdict, comparison) for verdict in verdicts for comparison in verdict.comparisons],
-        findings=[] if frames is None else findings(experiment, frames),
+        records=[_row_record(experiment, row) for row in rows],
+        comparisons=[_comparison_record(verdict, one) for verdict in verdicts for one in verdict.comparisons],
+        observations=[] if load_frame is None else describe_recordings(experiment, load_frame),
     )
 
 
-def _texts(row: Row, published: bool, told: bool) -> list[str]:
+def _row_cells(row: TableRow, published: bool, has_epochs: bool) -> list[str]:
     ours, digits = row.ours, row.digits
-    n = f"{ours.n}/{ours.wanted}"
-    for count, word in ((ours.diverged, "diverged"), (ours.failed, "failed")):
-        n += f", {count} {word}" if count else ""
-    texts = [*map(str, row.at), _text(ours.accuracy, digits, MISSING), n, _text(ours.epochs, 0)]
+    n = f"{ours.n}/{ours.expected}"
+    for count, outcome in ((ours.diverged, "diverged"), (ours.failed, "failed")):
+        n += f", {count} {outcome}" if count else ""
+    cells = [*map(str, row.coordinates), _text(ours.accuracy, digits, MISSING), n, _text(ours.epochs, 0)]
     if published:
         difference = "" if row.difference is None else _signed(row.difference, digits)
-        texts += [_text(row.paper, digits), difference, {True: "overlap", False: "apart", None: ""}[row.overlap]]
-    return texts + [_text(row.paper_epochs, 0)] * told
+        cells += [_text(row.paper, digits), difference, {True: "overlap", False: "apart", None: ""}[row.overlap]]
+    return cells + [_text(row.paper_epochs, 0)] * has_epochs
 
 
-def _text(estimate: Estimate | None, digits: int, otherwise: str = "") -> str:
-    return estimate.text(digits) if estimate else otherwise
+def _text(estimate: Estimate | None, digits: int, default: str = "") -> str:
+    return estimate.text(digits) if estimate else default
 
 
-def _status(rows: Sequence[Row], remark: str) -> str:
-    done, wanted = sum(row.ours.n for row in rows), sum(row.ours.wanted for row in rows)
-    diverged, failed = (sum(getattr(row.ours, what) for row in rows) for what in ("diverged", "failed"))
+def _status(rows: Sequence[TableRow], remark: str) -> str:
+    done, expected = sum(row.ours.n for row in rows), sum(row.ours.expected for row in rows)
+    diverged, failed = sum(row.ours.diverged for row in rows), sum(row.ours.failed for row in rows)
     missing = sum(row.ours.n == 0 for row in rows)
-    parts = [f"{done} of {wanted} runs", f"{missing} of {len(rows)} cells missing" if missing else "no cell missing"]
-    parts += [f"{diverged} diverged"] * bool(diverged) + [f"{failed} failed"] * bool(failed)
-    parts += [remark] * bool(remark)
-    return ", ".join(parts)
+    phrases = [f"{done} of {expected} runs"]
+    phrases += [f"{missing} of {len(rows)} cells missing" if missing else "no cell missing"]
+    phrases += [f"{diverged} diverged"] * bool(diverged) + [f"{failed} failed"] * bool(failed)
+    phrases += [remark] * bool(remark)
+    return ", ".join(phrases)
 
 
-def _line(ours: Verdict, paper: Verdict) -> Line:
+def _claim_text(ours: Verdict, paper: Verdict) -> ClaimText:
     unit = "points" if ours.claim.measure == "accuracy" else "epochs"
     total, decided = len(ours.comparisons), ours.decided
-    numbers = f"true in {ours.true} of {total} comparisons" if decided else f"none of {total} comparisons has its runs"
+    count = f"{total} comparison{'s' if total != 1 else ''}"
     if decided:
-        lacking = f", {total - len(decided)} still without runs" if len(decided) < total else ""
+        lacking = f" ({total - len(decided)} without runs)" if len(decided) < total else ""
         mean = sum(comparison.lead or 0.0 for comparison in decided) / len(decided)
-        numbers += f"{lacking}, by {_signed(mean)} {unit} on average"
-        deciding = _deciding(ours)
-        numbers += "".join(f"; {_told(comparison, ours)}" for comparison in deciding[:SHOWN])
-        numbers += f"; and {len(deciding) - SHOWN} more" if len(deciding) > SHOWN else ""
+        key = _key_comparisons(ours)
+        sentence = f"True in {ours.true} of {count}{lacking}, mean lead {_signed(mean)} {unit}"
+        sentence += "".join(f"; {_comparison_text(comparison, ours)}" for comparison in key[:MAX_COMPARISONS])
+        sentence += f"; and {len(key) - MAX_COMPARISONS} more" if len(key) > MAX_COMPARISONS else ""
+    else:
+        sentence = f"None of {count} has runs"
     if paper.decided:
-        numbers += f". By the paper's numbers: true in {paper.true} of {len(paper.decided)}"
-    return Line(ours.word, ours.claim.say, ours.claim.source, numbers + ".")
+        sentence += f". Published numbers: true in {paper.true} of {len(paper.decided)}"
+    return ClaimText(ours.judgement, ours.claim.say, ours.claim.source, sentence + ".")
 
 
-def _deciding(verdict: Verdict) -> list[Comparison]:
-    """What decides: the comparisons against it where there are any, else the closest one."""
+def _key_comparisons(verdict: Verdict) -> list[Comparison]:
+    """Return the counterexamples, or the closest comparison if there are none."""
     by_lead = sorted(verdict.decided, key=lambda comparison: comparison.lead or 0.0)
     return [comparison for comparison in by_lead if not comparison.true] or by_lead[:1]
 
 
-def _told(comparison: Comparison, verdict: Verdict) -> str:
+def _comparison_text(comparison: Comparison, verdict: Verdict) -> str:
     digits = 1 if verdict.claim.measure == "accuracy" else 0
     pairs = " → ".join(f"{_text(better, digits)} against {_text(worse, digits)}" for better, worse in comparison.pairs)
-    place = " ".join(f"L = {value}" if axis == "depth" else str(value) for axis, value in comparison.place.items())
-    return f"{'closest' if comparison.true else 'not'} {place}".rstrip() + f": {pairs}"
+    settings = " ".join(
+        f"L = {value}" if axis == "depth" else str(value) for axis, value in comparison.settings.items()
+    )
+    return f"{'closest' if comparison.true else 'false'} {f'at {settings}' if settings else ''}".rstrip() + f": {pairs}"
 
 
 def _signed(number: float, digits: int = 1) -> str:
-    """With its sign, unless it is zero as written."""
+    """Format a number with its sign; without one if it rounds to zero."""
     text = f"{number:+.{digits}f}"
     return text.replace("-", "−") if float(text) else text[1:]
 
 
-def _record(experiment: Experiment, row: Row) -> dict[str, object]:
-    ours, place = row.ours, dict(zip(experiment.axes, row.at, strict=True))
+def _row_record(experiment: Experiment, row: TableRow) -> dict[str, object]:
+    ours = row.ours
     return {
-        **place,
-        "status": MISSING if ours.n == 0 else "complete" if ours.n >= ours.wanted else "partial",
-        **_numbers("accuracy", ours.accuracy),
-        **_numbers("epochs", ours.epochs),
+        **dict(zip(experiment.axes, row.coordinates, strict=True)),
+        "status": MISSING if ours.n == 0 else "complete" if ours.n >= ours.expected else "partial",
+        **_estimate_record("accuracy", ours.accuracy),
+        **_estimate_record("epochs", ours.epochs),
         "n": ours.n,
-        "wanted": ours.wanted,
+        "wanted": ours.expected,
         "diverged": ours.diverged,
         "failed": ours.failed,
         "best": row.best,
-        **_numbers("paper_accuracy", row.paper),
-        **_numbers("paper_epochs", row.paper_epochs),
+        **_estimate_record("paper_accuracy", row.paper),
+        **_estimate_record("paper_epochs", row.paper_epochs),
         "difference": row.difference,
         "overlap": row.overlap,
     }
 
 
-def _numbers(name: str, estimate: Estimate | None) -> dict[str, object]:
-    ci = estimate.ci if estimate and estimate.ci == estimate.ci else None
-    return {name: estimate.mean if estimate else None, f"{name}_ci": ci}
-
-
-def _comparison(verdict: Verdict, comparison: Comparison) -> dict[str, object]:
+def _comparison_record(verdict: Verdict, comparison: Comparison) -> dict[str, object]:
     (better, worse) = comparison.pairs[-1]
     return {
         "claim": verdict.claim.say,
-        "verdict": verdict.word,
+        "verdict": verdict.judgement,
         "measure": verdict.claim.measure,
-        "at": ", ".join(f"{name}={value}" for name, value in comparison.place.items()),
-        **_numbers("better", better),
-        **_numbers("worse", worse),
+        "at": ", ".join(f"{name}={value}" for name, value in comparison.settings.items()),
+        **_estimate_record("better", better),
+        **_estimate_record("worse", worse),
         "lead": comparison.lead,
         "true": comparison.true,
     }
+
+
+def _estimate_record(name: str, estimate: Estimate | None) -> dict[str, object]:
+    ci = estimate.ci if estimate and estimate.ci == estimate.ci else None  # NaN becomes an empty field
+    return {name: estimate.mean if estimate else None, f"{name}_ci": ci}

@@ -1,0 +1,133 @@
+"""Options shared by several commands: the selection of experiments, the store, and options with an optional file."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from equipoise.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from equipoise.experiments.experiment import Experiment
+
+Option = typer.Option
+
+ExperimentNames = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="EXPERIMENT",
+        help="Experiments of the paper by name (`equipoise reproduce --list`), or your own file: my.toml.",
+        show_default=False,
+    ),
+]
+Dataset = Annotated[str | None, Option(metavar="A,B", help="Only these data sets.", show_default=False)]
+Depth = Annotated[str | None, Option(metavar="10,20", help="Only these depths.", show_default=False)]
+Init = Annotated[str | None, Option(metavar="A,B", help="Only these initialisation schemes.", show_default=False)]
+Seeds = Annotated[int | None, Option(min=1, help="Runs per cell, with seeds 0, 1, …", show_default=False)]
+Epochs = Annotated[
+    int | None, Option(min=1, help="Maximum number of epochs, instead of the experiment's.", show_default=False)
+]
+StoreFile = Annotated[Path, Option("--store", metavar="FILE", help="SQLite file with the results.")]
+DataRoot = Annotated[
+    Path | None,
+    Option(help="Folder with the raw data; by default EQUIPOISE_DATA, otherwise the cache.", show_default=False),
+]
+Json = Annotated[bool, Option("--json", help="Print JSON instead of text.")]
+
+DEFAULT_STORE = Path("equipoise.sqlite")
+
+OPTIONAL_FILE_OPTIONS = ("--figure", "--html")
+DEFAULT_FILES = Path()  # value of such an option without a file; no file has this name
+
+
+class OptionalFileCommand(TyperCommand):
+    """A command whose ``--figure`` and ``--html`` may be followed by a file: ``--figure`` or ``--figure cora.png``.
+
+    The next argument is the file if it has a suffix other than ``.toml``, which is an experiment.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Insert the default where the file was left out."""
+        return super().parse_args(ctx, list(_insert_defaults(args)))
+
+
+def _insert_defaults(args: Sequence[str]) -> Iterator[str]:
+    for argument, following in pairwise([*args, ""]):
+        if argument in OPTIONAL_FILE_OPTIONS and (following.startswith("-") or Path(following).suffix in ("", ".toml")):
+            yield f"{argument}={DEFAULT_FILES}"
+        else:
+            yield argument
+
+
+def select_experiments(
+    names: Sequence[str],
+    *,
+    dataset: str | None = None,
+    depth: str | None = None,
+    init: str | None = None,
+    seeds: int | None = None,
+    epochs: int | None = None,
+) -> list[Experiment]:
+    """Load experiments and restrict them to the given settings.
+
+    Args:
+        names: Experiments by name or file.
+        dataset: Data sets, separated by commas.
+        depth: Depths, separated by commas.
+        init: Initialisation schemes, separated by commas.
+        seeds: Number of runs per cell.
+        epochs: Maximum number of epochs.
+
+    Returns:
+        One experiment per name.
+    """
+    from equipoise.experiments.parser import load_experiment
+
+    depths = None if depth is None else [_parse_depth(text) for text in _split(depth)]
+    return [
+        load_experiment(name).subset(
+            dataset=None if dataset is None else [text.lower() for text in _split(dataset)],
+            depth=depths,
+            init=None if init is None else _split(init),
+            seeds=seeds,
+            epochs=epochs,
+        )
+        for name in names
+    ]
+
+
+def format_duration(seconds: float) -> str:
+    """Format a duration for reading.
+
+    Args:
+        seconds: The duration.
+
+    Returns:
+        The duration in seconds, minutes, hours or days.
+
+    Example:
+        >>> format_duration(8), format_duration(90), format_duration(5 * 3600 + 60), format_duration(60 * 3600)
+        ('8 s', '2 min', '5.0 h', '2.5 days')
+    """
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if seconds < 3600:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _parse_depth(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise SpecError(f"{text!r} is not a depth", where="--depth", remedy="write whole numbers: 10,20") from None

@@ -1,1 +1,0 @@
-"""The demonstration behind ``equipoise demo``: what the laws are, and what they do to training."""

@@ -1,0 +1,93 @@
+"""Validation of models and outputs, with errors that name the problem before any computation starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from equipoise.errors import ModelError, OutputError
+
+OutputSelector = Callable[[Any], Any]
+
+
+def check_module(model: object) -> None:
+    """Validate that ``model`` is a module without lazy parameters.
+
+    Args:
+        model: The argument to validate.
+
+    Raises:
+        ModelError: ``model`` is not a module, or has uninitialised lazy parameters.
+    """
+    if not isinstance(model, nn.Module):
+        raise ModelError(
+            f"expected a torch.nn.Module, got {type(model).__name__}",
+            remedy="pass the model as the first argument: discover(model, x, edge_index)",
+        )
+    lazy = [name for name, parameter in model.named_parameters() if is_lazy(parameter)]
+    if lazy:
+        raise ModelError(
+            "the model has uninitialised lazy parameters",
+            where=", ".join(lazy),
+            remedy="run the model once on its inputs first: model(x, edge_index)",
+        )
+
+
+def check_trainable(model: nn.Module) -> None:
+    """Raise :class:`ModelError` if no parameter of ``model`` requires a gradient."""
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ModelError(
+            f"{type(model).__name__} has no trainable parameters",
+            remedy="pass a model with parameters whose requires_grad is True",
+        )
+
+
+def select_output(result: Any, output: OutputSelector | None) -> Tensor:
+    """Extract the tensor to differentiate from a model's return value.
+
+    Args:
+        result: Return value of the model.
+        output: Function that selects the tensor; by default the return value itself.
+
+    Returns:
+        The selected tensor.
+
+    Raises:
+        OutputError: The selection is not a tensor, not differentiable or not finite.
+    """
+    selected = result if output is None else output(result)
+    if not isinstance(selected, Tensor):
+        raise OutputError(
+            f"the model returns {describe_value(selected)}, not a tensor",
+            remedy="select the tensor to use: output=lambda out: out[0]",
+        )
+    if not selected.is_floating_point() or not selected.requires_grad:
+        raise OutputError(
+            f"the output ({describe_value(selected)}) does not depend on the parameters in a differentiable way",
+            remedy="return scores, not predictions (no argmax, detach or torch.no_grad in forward)",
+        )
+    if not bool(torch.isfinite(selected).all()):
+        raise OutputError(
+            "the output is not finite at random parameters",
+            where=describe_value(selected),
+            remedy="check forward for a division by zero and for log or sqrt of a parameter",
+        )
+    return selected
+
+
+def describe_value(value: Any) -> str:
+    """Describe a value for an error message: a tensor by dtype and shape, anything else by its type."""
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    if isinstance(value, (tuple, list)):
+        return f"a {type(value).__name__} of {len(value)}"
+    return f"a {type(value).__name__}"
+
+
+def summarize_error(error: Exception) -> str:
+    """Type of an exception and the first line of its message."""
+    return f"{type(error).__name__}: {(str(error).strip() or '(no message)').splitlines()[0]}"

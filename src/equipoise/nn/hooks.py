@@ -1,0 +1,54 @@
+"""Observer hooks: forward hooks that only read, and therefore do not split a fused stack into its layers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+
+from equipoise.kernels.csr import CSRGraph
+
+
+@dataclass(frozen=True)
+class AttentionCoefficients:
+    """Attention coefficients as the kernels write them.
+
+    Attributes:
+        graph: the graph, whose order by target the edges follow.
+        alpha: (edges, heads).
+    """
+
+    graph: CSRGraph
+    alpha: Tensor
+
+
+class ObserverHook(ABC):
+    """A forward hook that reads values, does not modify them, and returns None.
+
+    Register it with ``with_kwargs=True``. A stack that runs as one function calls the hook with the input and output of
+    each layer, outside the autograd graph, and passes :class:`AttentionCoefficients` as ``kwargs["attention"]``. Where
+    layer and activation are fused, the output is the one after the activation.
+    """
+
+    @abstractmethod
+    def __call__(self, module: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None: ...
+
+
+def observers_of(module: nn.Module) -> list[ObserverHook]:
+    """Observer hooks of a module."""
+    return [hook for hook in module._forward_hooks.values() if isinstance(hook, ObserverHook)]
+
+
+def has_hooks(*modules: nn.Module) -> bool:
+    """Whether a hook other than observers, or a torch function mode, could intercept calls of these modules."""
+    return bool(
+        torch_module._global_forward_hooks
+        or torch_module._global_forward_pre_hooks
+        or torch._C._len_torch_function_stack()
+        or any(module._forward_pre_hooks or module._backward_hooks for module in modules)
+        or any(not isinstance(hook, ObserverHook) for module in modules for hook in module._forward_hooks.values())
+    )

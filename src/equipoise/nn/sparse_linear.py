@@ -1,0 +1,80 @@
+"""Linear maps and dropout of node features, dense or sparse (for example bags of words)."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch_geometric.nn.dense.linear import Linear
+
+from equipoise.kernels.csr import CSRGraph, GraphCache, build_matrix
+from equipoise.nn.autograd import NO_POSITIONS, compile_kernels, spmm, weighted_sum
+
+# Sparsity patterns of features: their entries are sorted by column once, not once per epoch.
+MATRIX_CACHE = GraphCache()
+
+SPARSE_LAYOUTS = (torch.sparse_csr, torch.sparse_coo)
+
+
+class FeatureMatrix:
+    """A dense or sparse feature matrix x with the two products that a linear map needs, outside autograd.
+
+    For sparse features both cost as much as there are nonzero entries.
+
+    Args:
+        x: (nodes, features), dense or sparse.
+    """
+
+    def __init__(self, x: Tensor) -> None:
+        self.dense = x.layout not in SPARSE_LAYOUTS
+        self.x = x if self.dense else as_csr(x)
+        if not self.dense:
+            self.pattern: CSRGraph = MATRIX_CACHE.get_or_build(self.x, "pattern", lambda: build_matrix(self.x))
+
+    def product(self, W: Tensor) -> Tensor:
+        """x Wᵀ."""
+        if self.dense:
+            return self.x @ W.t()
+        compile_kernels("gcn", W.dtype, W.shape[0])
+        return spmm(self.pattern.ptr, self.pattern.src, self.x.values(), NO_POSITIONS, W.t())
+
+    def weight_gradient(self, dz: Tensor) -> Tensor:
+        """dzᵀ x, the gradient of W for the gradient dz of the product."""
+        if self.dense:
+            return dz.t() @ self.x
+        return spmm(self.pattern.tptr, self.pattern.dst, self.x.values(), self.pattern.position, dz).t()
+
+
+def linear(lin: Linear, x: Tensor) -> Tensor:
+    """x Wᵀ + b of dense or sparse features."""
+    if x.layout not in SPARSE_LAYOUTS:
+        out: Tensor = lin(x)
+        return out
+    features = FeatureMatrix(x)
+    out = weighted_sum(features.pattern, features.x.values(), lin.weight.t())
+    return out if lin.bias is None else out + lin.bias
+
+
+def as_csr(x: Tensor) -> Tensor:
+    """Sparse features in CSR layout; the conversion is cached."""
+    if x.layout == torch.sparse_csr:
+        return x
+    converted: Tensor = MATRIX_CACHE.get_or_build(x, "csr", lambda: to_csr_tensor(x.detach()))
+    return converted
+
+
+def to_csr_tensor(x: Tensor) -> Tensor:
+    """Convert to CSR layout without torch's warning that its support is in beta."""
+    with warnings.catch_warnings(action="ignore"):
+        return x.to_sparse_csr()
+
+
+def feature_dropout(x: Tensor, probability: float, training: bool) -> Tensor:
+    """Dropout of dense or sparse features; of sparse ones it only needs to drop stored values."""
+    if not (training and probability) or x.layout not in SPARSE_LAYOUTS:
+        return F.dropout(x, probability, training)
+    x = as_csr(x)
+    values = F.dropout(x.values(), probability)
+    return torch.sparse_csr_tensor(x.crow_indices(), x.col_indices(), values, x.shape, check_invariants=False)

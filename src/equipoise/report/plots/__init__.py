@@ -1,0 +1,1 @@
+"""Plots: functions that turn tables of numbers into Matplotlib figures."""

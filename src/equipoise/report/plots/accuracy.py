@@ -1,0 +1,67 @@
+"""Plot of accuracy and of epochs to the best model against depth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from equipoise.errors import EquipoiseError
+from equipoise.report.plots.style import add_caption, finish_axes, line_style, scheme_title, set_depth_axis
+
+MEASURES = {"accuracy": "test accuracy (%)", "epochs": "epochs to the best model"}
+SPREAD = 0.12  # log-scale offset from the first to the last scheme at one depth, so that intervals do not overlap
+
+
+def draw_accuracy(
+    summary: pd.DataFrame,
+    settings: Mapping[str, Any],
+    panel: str | None = None,
+    measures: tuple[str, ...] = ("accuracy", "epochs"),
+) -> Figure:
+    """Draw mean and 95 % confidence interval against depth, with one line per scheme and one row per measure.
+
+    Args:
+        summary: one row per depth, scheme and panel, with the columns ``depth``, ``scheme``, ``accuracy`` and
+            ``accuracy_ci`` in percent, ``epochs`` and ``epochs_ci``.
+        settings: settings listed in the caption.
+        panel: column with one panel per value, such as the width or the data set; None draws one panel.
+        measures: ``"accuracy"``, ``"epochs"`` or both.
+
+    Returns:
+        The figure.
+
+    Raises:
+        EquipoiseError: if ``summary`` lacks a column.
+    """
+    required = ["depth", "scheme", *([panel] if panel else []), *measures, *(f"{name}_ci" for name in measures)]
+    if missing := [name for name in required if name not in summary.columns]:
+        raise EquipoiseError(f"the summary has no {', '.join(missing)}", where=f"columns: {', '.join(summary.columns)}")
+    groups = [(str(name), rows) for name, rows in summary.groupby(panel, sort=False)] if panel else [("", summary)]
+    figure = Figure(figsize=(max(3.5 * len(groups), 7.5), 3.5 * len(measures)), layout="constrained")
+    axes = figure.subplots(len(measures), len(groups), squeeze=False, sharey="row")
+    for row, measure in enumerate(measures):
+        for ax, (name, rows) in zip(axes[row], groups, strict=True):
+            _draw_schemes(ax, rows, measure)
+            finish_axes(ax, f"{panel} {name}" if panel and row == 0 else "", "layers L")
+        axes[row, 0].set_ylabel(MEASURES[measure])
+        axes[row, 0].set_ylim(bottom=0)
+        if measure == "accuracy" and axes[row, 0].get_ylim()[1] > 100:  # the interval of two runs can exceed 100 %
+            axes[row, 0].set_ylim(top=100)
+    handles, schemes = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, [*map(scheme_title, schemes)], frameon=False, loc="outside upper center", ncols=4)
+    add_caption(figure, "mean and 95 % confidence interval", settings)
+    return figure
+
+
+def _draw_schemes(ax: Axes, rows: pd.DataFrame, measure: str) -> None:
+    schemes = list(dict.fromkeys(rows["scheme"]))
+    for number, scheme in enumerate(schemes):
+        own = rows[rows["scheme"] == scheme].sort_values("depth")
+        x = own["depth"] * np.exp(SPREAD * (number / max(len(schemes) - 1, 1) - 0.5))
+        ax.errorbar(x, own[measure], own[f"{measure}_ci"], capsize=2, elinewidth=0.9, **line_style(scheme))
+    set_depth_axis(ax, sorted(rows["depth"].unique()))

@@ -1,0 +1,1 @@
+"""Full-batch training of a node classifier, and the recorder that measures it."""

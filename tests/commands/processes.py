@@ -1,0 +1,53 @@
+"""Start the command line in its own process, with an experiment of short runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+EXPERIMENT = """
+title = "A small experiment"
+[grid]
+dataset = "synthetic-citation"
+depth = [2, 4]
+init = ["xav", "bal-o"]
+seed = [0, 1]
+width = 8
+lr = 0.1
+epochs = {epochs}
+"""
+RUNS = 8
+
+# The command line with ten checkpoints per second instead of one per minute, so that runs of a second have some.
+SCRIPT = """
+from functools import partial
+import equipoise.experiments.sweep as module
+from equipoise.cli import main
+if __name__ == "__main__":
+    module.sweep = partial(module.sweep, checkpoint_interval=0.1)
+    main()
+"""
+
+
+def write_experiment(folder: Path, epochs: int = 6) -> Path:
+    path = folder / "small.toml"
+    path.write_text(EXPERIMENT.format(epochs=epochs))
+    return path
+
+
+def start_command(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Start ``equipoise`` with these arguments in a folder, as a new process group."""
+    script = folder / "command.py"
+    script.write_text(SCRIPT)
+    source = Path(__file__).parents[2] / "src"
+    return subprocess.Popen(
+        [sys.executable, str(script), *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(source), "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )

@@ -1,0 +1,64 @@
+"""A cluster of two nodes on this machine, one of which is lost during the sweep."""
+
+import sys
+import time
+
+import pytest
+
+from equipoise.errors import ClusterError
+from equipoise.experiments.callbacks import SweepCallback
+from equipoise.experiments.ray_executor import ray_executor
+from equipoise.experiments.run import run
+from equipoise.experiments.store import Store
+from equipoise.experiments.sweep import sweep
+from tests.experiments.workloads import CountingRun, equal_results, spec
+
+SPECS = [spec(depth=4, epochs=100, seed=seed, init=init) for seed in range(3) for init in ("xav", "bal-o")]
+
+
+class NodeRemover(SweepCallback):
+    """Removes a node once both nodes have finished a run and are executing the next one."""
+
+    def __init__(self, cluster, started):
+        self.cluster, self.started, self.node = cluster, started, cluster.add_node(num_cpus=1)
+        self.running, self.results = set(), 0
+
+    def on_run_start(self, spec):
+        self.running.add(spec.key)
+        if self.results >= 2 and len(self.running) == 2 and self.node is not None:
+            while not self.running <= {file.name.split("-")[0] for file in self.started.iterdir()}:
+                time.sleep(0.05)
+            self.cluster.remove_node(self.node, allow_graceful=False)
+            self.node = None
+
+    def on_run_end(self, result):
+        self.running.discard(result.key)
+        self.results += 1
+
+
+def test_lost_node_loses_no_result(ray_cluster, tmp_path):
+    started = tmp_path / "started"
+    started.mkdir()
+
+    def executor(specs, run_function):
+        return ray_executor(ray_cluster.address)(specs, CountingRun(started, run_function))
+
+    with Store(tmp_path / "ray.sqlite") as store:
+        results = sweep(SPECS, store, executor, NodeRemover(ray_cluster, started))
+        stored = store.results(curves=True)
+    assert len(list(started.iterdir())) == len(SPECS) + 1, "exactly one run should have been lost and repeated"
+    assert len(results) == len(SPECS)
+    assert all(equal_results(stored[spec.key], run(spec)) for spec in SPECS)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "head:port"])
+def test_no_cluster_at_the_address(address, tmp_path):
+    pytest.importorskip("ray", reason="needs Ray: pip install 'equipoise[ray]'")
+    with Store(tmp_path / "a.sqlite") as store, pytest.raises(ClusterError, match=r"no Ray cluster(.|\n)*ray start"):
+        sweep(SPECS, store, ray_executor(address))
+
+
+def test_ray_is_not_installed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ClusterError, match=r"not installed(.|\n)*equipoise\[ray\]"):
+        ray_executor("local")

@@ -1,0 +1,73 @@
+import pytest
+import torch
+import torch_geometric.nn as pyg
+from torch import nn
+
+from equipoise.errors import InitializationError, ModelError
+from equipoise.init.parameter_roles import ParameterRoles, roles_of
+from equipoise.init.schemes import initialize_
+from tests.init.helpers import HandWritten, assert_raises_and_unchanged, max_relative_imbalance, seeded
+from tests.networks import CLASSES, FEATURES
+
+
+def test_layers_are_balanced_in_execution_order():
+    model = initialize_(HandWritten(), "bal-x", generator=seeded())
+    torch.testing.assert_close(model.encode.weight.square().sum(1), torch.full((8,), 2.0))
+
+
+def test_lazy_parameters():
+    model = pyg.GCN(-1, 8, num_layers=2, out_channels=CLASSES)
+    with pytest.raises(ModelError, match=r"lazy(.|\n)*convs.0"):
+        initialize_(model)
+
+
+def test_unknown_layer_error_explains_registration():
+    model = pyg.Sequential("x, edge_index", [(pyg.TransformerConv(4, 4), "x, edge_index -> x")])
+    error = assert_raises_and_unchanged(model, InitializationError, "parameter roles of TransformerConv are unknown")
+    assert "@equipoise.init.parameter_roles.roles_of.register(TransformerConv)" in error.remedy
+    assert "GATv2Conv" in error.remedy
+
+
+def test_registered_layer():
+    class MyConv(pyg.MessagePassing):
+        def __init__(self, m, n):
+            super().__init__(aggr="mean")
+            self.w = nn.Parameter(torch.randn(n, m))
+
+        def forward(self, x, edge_index):
+            return self.propagate(edge_index, x=x @ self.w.T)
+
+    class MySubclass(MyConv):
+        pass
+
+    def network(kind):
+        return pyg.Sequential(
+            "x, edge_index",
+            [(kind(FEATURES, 8), "x, edge_index -> x"), nn.ReLU(), (kind(8, CLASSES), "x, edge_index -> x")],
+        )
+
+    assert roles_of(MyConv(2, 2)) is None
+    roles_of.register(MyConv)(lambda conv: ParameterRoles(features=(conv.w,)))
+    for kind in (MyConv, MySubclass):
+        assert max_relative_imbalance(initialize_(network(kind), "bal-o")) <= 1e-6
+
+
+def test_not_a_chain():
+    class Branches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.out = nn.Linear(FEATURES, 8), nn.Linear(FEATURES, 8), nn.Linear(8, CLASSES)
+
+        def forward(self, x, _):
+            return self.out(self.a(x).relu() + self.b(x).relu())
+
+    assert_raises_and_unchanged(Branches(), InitializationError, "not form a chain: b reads 6 features, a writes 8")
+
+
+def test_weights_of_unsupported_modules():
+    model = nn.Sequential(nn.Linear(4, 4), nn.LSTM(4, 4))
+    assert_raises_and_unchanged(model, InitializationError, "belong to no supported layer")
+    with pytest.raises(InitializationError, match="no layer that can be initialised"):
+        initialize_(nn.ReLU())
+    with pytest.raises(ModelError):
+        initialize_("model")

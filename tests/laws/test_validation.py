@@ -1,0 +1,119 @@
+"""Error messages for invalid models, inputs and outputs."""
+
+import pytest
+import torch
+from torch import nn
+
+from equipoise.errors import EquipoiseError, ForwardError, ModelError, OutputError
+from equipoise.laws.discover import discover
+from equipoise.laws.explain import explain
+
+X = torch.randn(6, 5)
+
+
+def mlp() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+class TransformedOutput(nn.Module):
+    """An MLP that returns a function of its output."""
+
+    def __init__(self, transform):
+        super().__init__()
+        self.mlp, self.transform = mlp(), transform
+
+    def forward(self, x):
+        return self.transform(self.mlp(x))
+
+
+class FixedDtype(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(5, 5)
+
+    def forward(self, x):
+        return self.linear(x) @ torch.ones(5, 5, dtype=torch.float32)
+
+
+class NonLeafWeight(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.p = nn.Parameter(torch.ones(5))
+        self.doubled = 2 * self.p
+
+    def forward(self, x):
+        return x * self.doubled
+
+
+class InPlaceParameter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.p = nn.Parameter(torch.ones(5))
+
+    def forward(self, x):
+        self.p.mul_(2.0)
+        return x * self.p
+
+
+def frozen_mlp() -> nn.Module:
+    return mlp().requires_grad_(False)
+
+
+INVALID_CALLS = {
+    "not a module": (lambda x: x, (X,), ModelError, "expected a torch.nn.Module, got function"),
+    "no parameters": (nn.ReLU(), (X,), ModelError, "no trainable parameters"),
+    "all frozen": (frozen_mlp(), (X,), ModelError, "no trainable parameters"),
+    "lazy": (
+        nn.Sequential(nn.LazyLinear(4), nn.ReLU()),
+        (X,),
+        ModelError,
+        r"lazy(.|\n)*0.weight(.|\n)*run the model once",
+    ),
+    "non-leaf tensor": (NonLeafWeight(), (X,), ModelError, "cannot be copied"),
+    "wrong shape": (mlp(), (torch.randn(6, 4),), ForwardError, r"does not run on these inputs(.|\n)*float32\[6, 4\]"),
+    "too few inputs": (mlp(), (), ForwardError, "does not run on these inputs: TypeError"),
+    "wrong type": (mlp(), ("x",), ForwardError, r"does not run on these inputs(.|\n)*a str"),
+    "fixed dtype": (FixedDtype(), (X,), ForwardError, "runs, but not as a float64 copy"),
+    "in-place update of a parameter": (InPlaceParameter(), (X,), ForwardError, "in-place"),
+    "output is a tuple": (
+        TransformedOutput(lambda y: (y, y)),
+        (X,),
+        OutputError,
+        r"returns a tuple of 2, not a tensor(.|\n)*output=lambda",
+    ),
+    "output is None": (TransformedOutput(lambda _: None), (X,), OutputError, "returns a NoneType"),
+    "output is an argmax": (
+        TransformedOutput(lambda y: y.argmax(-1)),
+        (X,),
+        OutputError,
+        "int64.*does not depend on the parameters",
+    ),
+    "output is detached": (
+        TransformedOutput(lambda y: y.detach()),
+        (X,),
+        OutputError,
+        "does not depend on the parameters",
+    ),
+    "output is not finite": (TransformedOutput(lambda y: y / 0.0), (X,), OutputError, "not finite"),
+}
+
+
+@pytest.mark.parametrize("call", INVALID_CALLS)
+def test_discover_raises_an_error_with_remedy(call):
+    model, inputs, error_type, message = INVALID_CALLS[call]
+    with pytest.raises(error_type, match=message) as caught:
+        discover(model, *inputs)
+    assert isinstance(caught.value, EquipoiseError)
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize("call", [name for name in INVALID_CALLS if name != "lazy"])
+def test_explain_raises_the_same_error(call):
+    model, inputs, error_type, message = INVALID_CALLS[call]
+    with pytest.raises(error_type, match=message):
+        explain(model, *inputs)
+
+
+def test_output_selects_the_tensor():
+    laws = discover(TransformedOutput(lambda y: {"scores": y, "other": 1}), X, output=lambda result: result["scores"])
+    assert [law.neurons for law in laws] == [8]

@@ -1,0 +1,38 @@
+import pandas as pd
+import pytest
+
+from equipoise.errors import EquipoiseError
+from equipoise.report.plots.accuracy import draw_accuracy
+
+
+@pytest.fixture
+def summary():
+    rows = [
+        {"width": width, "depth": depth, "scheme": scheme, "accuracy": 80.0 - depth - number, "epochs": 100.0 * depth}
+        for width in (64, 128)
+        for depth in (2, 5, 10)
+        for number, scheme in enumerate(("xav", "bal-o"))
+    ]
+    return pd.DataFrame(rows).assign(accuracy_ci=1.5, epochs_ci=20.0)
+
+
+def test_one_row_of_panels_per_measure(summary):
+    figure = draw_accuracy(summary, {"data set": "Cora"}, panel="width")
+    assert [ax.get_title() for ax in figure.axes] == ["width 64", "width 128", "", ""]
+    assert figure.axes[0].get_ylabel() == "test accuracy (%)"
+    assert figure.axes[2].get_ylabel() == "epochs to the best model"
+    assert "Cora" in figure.get_supxlabel()
+
+
+def test_means_and_intervals_are_drawn(summary):
+    figure = draw_accuracy(summary[summary.width == 64], {}, measures=("accuracy",))
+    (ax,) = figure.axes
+    line, _, (interval,) = ax.containers[0]
+    assert line.get_ydata().tolist() == [78.0, 75.0, 70.0]
+    low, high = interval.get_segments()[0][:, 1]
+    assert high - low == pytest.approx(3.0)
+
+
+def test_missing_columns_are_named(summary):
+    with pytest.raises(EquipoiseError, match="the summary has no epochs_ci"):
+        draw_accuracy(summary.drop(columns="epochs_ci"), {})

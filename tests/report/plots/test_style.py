@@ -1,0 +1,40 @@
+import pytest
+from matplotlib.figure import Figure
+
+from equipoise.errors import EquipoiseError
+from equipoise.init.schemes import SCHEMES
+from equipoise.report.plots.style import OTHER_STYLE, SCHEME_STYLES, SCHEME_TITLES, add_caption, line_style, save_figure
+
+
+@pytest.fixture
+def figure():
+    figure = Figure(figsize=(4, 3))
+    figure.subplots()
+    return figure
+
+
+def test_every_scheme_has_a_style_and_a_title():
+    assert set(SCHEMES) == set(SCHEME_STYLES) - {"default"} == set(SCHEME_TITLES)
+    own = {scheme: style for scheme, style in SCHEME_STYLES.items() if scheme != "default"}
+    assert len({style.colour for style in own.values()}) == len(own)
+    assert line_style("unknown")["color"] == OTHER_STYLE.colour
+
+
+def test_caption_is_wrapped_to_the_width_of_the_figure(figure):
+    add_caption(figure, "word " * 30, {"lr": 0.05, "width": 64})
+    lines = figure.get_supxlabel().splitlines()
+    assert max(map(len, lines)) <= 60
+    assert lines[-1] == "lr 0.05, width 64"
+
+
+@pytest.mark.parametrize(("suffix", "magic"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
+def test_suffix_selects_the_format(figure, tmp_path, suffix, magic):
+    assert save_figure(figure, tmp_path / "new" / f"c.{suffix}").read_bytes().startswith(magic)
+
+
+def test_unwritable_figure_is_an_error(figure, tmp_path):
+    with pytest.raises(EquipoiseError, match=r"cannot be written(.|\n)*ends in .png"):
+        save_figure(figure, tmp_path / "c.nonsense")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EquipoiseError, match="cannot be written"):
+        save_figure(figure, tmp_path / "file" / "c.png")
