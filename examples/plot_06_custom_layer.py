@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing
 
 import equipoise as eq
-from equipoise.init.parameter_roles import ParameterRoles, roles_of
+from equipoise.init.layers import ParameterRoles, roles_of
 
 # %%
 # The layer of this example weights each neighbour by a gate that compares its features with those of the target node:

@@ -20,7 +20,7 @@ INTERNAL_MODULES = {  # what the gallery may import besides the public names of 
     "equipoise.experiments.parser",
     "equipoise.experiments.store",
     "equipoise.experiments.sweep",
-    "equipoise.init.parameter_roles",
+    "equipoise.init.layers",
     "equipoise.integrations.lightning",
     "equipoise.integrations.tensorboard",
 }

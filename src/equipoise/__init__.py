@@ -1,16 +1,16 @@
-"""equipoise: deep graph neural networks that train.
+"""equipoise: train deep graph neural networks.
 
-The public names, each imported when it is first used:
+Public names, imported lazily on first use:
 
     discover, verify                 find the rescaling laws of any network; check them by rescaling
     explain, Explanation             report on laws, their balance and the cause of missing laws
     imbalance, residual, telescope   conserved quantities of gradient flow, and checks that they are conserved
     rebalance_                       balance a network without changing its function
-    initialize_, balance_            a start from which a deep network trains
-    Stack, fuse_                     a deep network in one line; fused layers for any model
-    load_dataset, train, History     the paper's data, one training run, what it leaves behind
-    Recorder, Recording              what happens meanwhile: gradients, balance, representations
-    depth_check, DepthCheck          whether a model of yours trains at a given depth
+    initialize_, balance_            initialise a network so that it trains at any depth; balance given weights
+    Stack, fuse_, unfuse_            build a deep network in one line; use fused CPU layers in any model
+    load_dataset, train, History     load the paper's data; train a network; its learning curves
+    Recorder, Recording              record gradients, balance and representations during training
+    depth_check, DepthCheck          report whether your model trains as it gets deeper
     Law, Slot, Telescope             data structures of a law, its parameters, and a chain of laws
     EquipoiseError                   base class of all exceptions
 """
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from equipoise.laws.rebalance import rebalance_ as rebalance_
     from equipoise.laws.slot import Slot as Slot
     from equipoise.nn.fused_convs import fuse_ as fuse_
+    from equipoise.nn.fused_convs import unfuse_ as unfuse_
     from equipoise.nn.stack import Stack as Stack
     from equipoise.training.history import History as History
     from equipoise.training.loop import train as train
@@ -70,6 +71,7 @@ _HOMES = {
     "residual": "equipoise.laws.law",
     "telescope": "equipoise.laws.law",
     "train": "equipoise.training.loop",
+    "unfuse_": "equipoise.nn.fused_convs",
     "verify": "equipoise.laws.discover",
 }
 

@@ -51,6 +51,14 @@ class ForwardError(EquipoiseError):
     """The model's forward pass fails on the given inputs."""
 
 
+class GraphError(EquipoiseError, ValueError):
+    """``edge_index``, node features or edge features of a fused layer have the wrong type or shape."""
+
+
+class EdgeIndexError(GraphError, IndexError):
+    """``edge_index`` refers to a node that does not exist."""
+
+
 class OutputError(EquipoiseError):
     """The model's output is not a single finite, differentiable tensor."""
 

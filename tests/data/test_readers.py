@@ -17,7 +17,7 @@ from torch_geometric.data import Data
 from torch_geometric.io import read_planetoid_data
 from torch_geometric.transforms import NormalizeFeatures
 
-from equipoise.data.readers import ALLOWED_GLOBALS, SPLITS, read_heterophilous, read_planetoid, unpickle
+from equipoise.data.load import ALLOWED_GLOBALS, SPLITS, read_heterophilous, read_planetoid, unpickle
 from equipoise.errors import DataOptionError, UnsafePickleError
 
 KEYS = ("x", "y", "edge_index", "train_mask", "val_mask", "test_mask")

@@ -6,11 +6,10 @@ import time
 import pytest
 
 from equipoise.errors import ClusterError
-from equipoise.experiments.callbacks import SweepCallback
 from equipoise.experiments.ray_executor import ray_executor
 from equipoise.experiments.run import run
 from equipoise.experiments.store import Store
-from equipoise.experiments.sweep import sweep
+from equipoise.experiments.sweep import SweepCallback, sweep
 from tests.experiments.workloads import CountingRun, equal_results, spec
 
 SPECS = [spec(depth=4, epochs=100, seed=seed, init=init) for seed in range(3) for init in ("xav", "bal-o")]

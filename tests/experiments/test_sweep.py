@@ -4,16 +4,14 @@ from dataclasses import replace
 import pytest
 
 from equipoise.errors import MissingDataError
-from equipoise.experiments.callbacks import SweepCallback
 from equipoise.experiments.checkpoint import Checkpoint
 from equipoise.experiments.cost import relative_cost
 from equipoise.experiments.executors import process_executor
-from equipoise.experiments.lock import is_locked, sweep_lock
 from equipoise.experiments.recording_plan import RecordingPlan
 from equipoise.experiments.result import failed_result
 from equipoise.experiments.run import run
 from equipoise.experiments.store import Store
-from equipoise.experiments.sweep import checkpoint_folder, missing_runs, sweep
+from equipoise.experiments.sweep import SweepCallback, checkpoint_folder, is_locked, missing_runs, sweep, sweep_lock
 from tests.experiments.workloads import SPECS, equal_results, serial_executor, spec
 
 

@@ -4,7 +4,7 @@ import torch_geometric.nn as pyg
 from torch import nn
 
 from equipoise.errors import InitializationError, ModelError
-from equipoise.init.parameter_roles import ParameterRoles, roles_of
+from equipoise.init.layers import ParameterRoles, roles_of
 from equipoise.init.schemes import initialize_
 from tests.init.helpers import HandWritten, assert_raises_and_unchanged, max_relative_imbalance, seeded
 from tests.networks import CLASSES, FEATURES
@@ -24,7 +24,7 @@ def test_lazy_parameters():
 def test_unknown_layer_error_explains_registration():
     model = pyg.Sequential("x, edge_index", [(pyg.TransformerConv(4, 4), "x, edge_index -> x")])
     error = assert_raises_and_unchanged(model, InitializationError, "parameter roles of TransformerConv are unknown")
-    assert "@equipoise.init.parameter_roles.roles_of.register(TransformerConv)" in error.remedy
+    assert "@equipoise.init.layers.roles_of.register(TransformerConv)" in error.remedy
     assert "GATv2Conv" in error.remedy
 
 

@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 
 from equipoise.experiments.parser import experiment_names, load_experiment
-from equipoise.report.formats import FORMATS, as_csv, as_latex, as_markdown, records_csv
 from equipoise.report.summary import CellSummary, Estimate, TableRow, summarize, table_rows
-from equipoise.report.tables import table_report
+from equipoise.report.tables import FORMATS, as_csv, as_latex, as_markdown, records_csv, table_report
 from tests.report.runs import COMPLETE, cell_results, make_results, small_experiment
 
 

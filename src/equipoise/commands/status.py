@@ -66,8 +66,8 @@ def status(
 
 def _read_store(path: Path) -> tuple[dict[str, str], set[str], str]:
     """Outcomes by key, keys of running runs, and the process that runs them."""
-    from equipoise.experiments.lock import is_locked
     from equipoise.experiments.store import Store
+    from equipoise.experiments.sweep import is_locked
 
     if not path.exists():
         return {}, set(), ""

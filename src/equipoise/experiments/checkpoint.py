@@ -14,8 +14,6 @@ import torch
 from equipoise.experiments.result import library_versions
 from equipoise.training.history import TrainingState
 
-CHECKPOINT_INTERVAL = 60.0  # seconds between two checkpoints of a run
-
 log = logging.getLogger(__name__)
 
 
@@ -28,7 +26,7 @@ class Checkpoint:
         interval: seconds between two checkpoints.
     """
 
-    def __init__(self, path: Path, key: str, interval: float = CHECKPOINT_INTERVAL) -> None:
+    def __init__(self, path: Path, key: str, interval: float = 60.0) -> None:
         self.path, self.key, self.interval = path, key, interval
         self._last_save = time.monotonic()
 

@@ -1,7 +1,7 @@
 """The store: all results in one SQLite file.
 
 Readers never wait, since the file has a write-ahead log. Only one process may run a sweep on a store at a time, see
-:mod:`~equipoise.experiments.lock`. A store of an earlier version is migrated when it is opened.
+:mod:`~equipoise.experiments.sweep`. A store of an earlier version is migrated when it is opened.
 """
 
 from __future__ import annotations

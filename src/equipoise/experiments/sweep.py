@@ -1,27 +1,97 @@
-"""A sweep: the runs of an experiment that the store lacks, longest first.
+"""A sweep: the runs of an experiment that the store lacks, longest first, one sweep per store at a time.
 
 Resuming a sweep means starting it again: finished runs are in the store, interrupted ones continue from a checkpoint.
+The operating system releases the lock of a store when the process that holds it dies. Importing this module does not
+import torch, so that ``equipoise status`` and progress displays load fast.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
-from contextlib import closing
+import os
+import socket
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from filelock import FileLock, Timeout
 
 from equipoise.data.catalog import dataset_info
 from equipoise.data.files import read_files
-from equipoise.experiments.callbacks import SweepCallback
-from equipoise.experiments.checkpoint import CHECKPOINT_INTERVAL, Checkpoint
 from equipoise.experiments.cost import relative_cost
-from equipoise.experiments.executors import Executor
-from equipoise.experiments.lock import sweep_lock
 from equipoise.experiments.recording_plan import RecordingPlan, missing_recordings
 from equipoise.experiments.result import UNSUCCESSFUL, Result
-from equipoise.experiments.run import compile_kernels, run
 from equipoise.experiments.spec import RunSpec
 from equipoise.experiments.store import Store
+
+if TYPE_CHECKING:
+    from equipoise.experiments.executors import Executor
+
+CHECKPOINT_INTERVAL = 60.0  # seconds between two checkpoints of a run
+
+
+class SweepCallback:
+    """Base class of objects that follow a sweep; every hook does nothing by default.
+
+    Example:
+        >>> class Printer(SweepCallback):
+        ...     def on_run_end(self, result):
+        ...         print(result.spec.label, result.outcome)
+    """
+
+    def on_wait(self, message: str) -> None:
+        """Called when another sweep holds the store's lock, before waiting for it."""
+
+    def on_sweep_start(self, todo: Sequence[RunSpec]) -> None:
+        """Called once with the runs to do."""
+
+    def on_run_start(self, spec: RunSpec) -> None:
+        """Called when a run starts, and again when it restarts because its process or node was lost."""
+
+    def on_run_end(self, result: Result) -> None:
+        """Called when a run has ended and its result is in the store."""
+
+
+@contextmanager
+def sweep_lock(store: Store, on_wait: Callable[[str], None]) -> Iterator[None]:
+    """Hold the lock of a store, waiting for another sweep to finish if necessary.
+
+    Args:
+        store: the store to lock.
+        on_wait: called with a message before waiting.
+
+    Yields:
+        Nothing; the lock is held inside the ``with`` block.
+    """
+    lock = _file_lock(store.path)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        on_wait(f"waiting: {store.lock_owner() or 'another process'} is running a sweep on {store.path}")
+        lock.acquire()
+    try:
+        store.set_lock_owner(os.getpid(), socket.gethostname())
+        yield
+    finally:
+        lock.release()
+
+
+def is_locked(path: Path) -> bool:
+    """Check whether a sweep is running on the store at this path."""
+    if not path.exists():
+        return False
+    lock = _file_lock(path)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        return True
+    lock.release()
+    return False
+
+
+def _file_lock(path: Path) -> FileLock:
+    return FileLock(path.with_name(f"{path.name}.lock"))
 
 
 def sweep(
@@ -62,6 +132,8 @@ def sweep(
         callback.on_sweep_start(todo)
         if not todo:
             return []
+        from equipoise.experiments.run import compile_kernels  # noqa: PLC0415 (imports torch)
+
         compile_kernels(todo)
         folder = checkpoint_folder(store.path)
         folder.mkdir(exist_ok=True)
@@ -121,6 +193,9 @@ class CheckpointedRun:
     recording_plans: Mapping[str, RecordingPlan] = field(default_factory=dict)
 
     def __call__(self, spec: RunSpec) -> Result:
+        from equipoise.experiments.checkpoint import Checkpoint  # noqa: PLC0415 (imports torch)
+        from equipoise.experiments.run import run  # noqa: PLC0415
+
         plan = self.recording_plans.get(spec.key)
         if not self.folder.is_dir():
             return run(spec, recording_plan=plan)

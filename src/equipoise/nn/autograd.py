@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
+from torch_geometric.utils import softmax
 
 from equipoise.kernels import gat, gatv2
 from equipoise.kernels.csr import CSRGraph, build_graph, reachable_sources
@@ -65,6 +66,7 @@ def gatv2_attention(
     Returns:
         (nodes, heads, channels).
     """
+    source, target, att = _promote(source, target, att)
     compile_kernels("gatv2", source.dtype, source.shape[-1])
     padded = [_pad_channels(features) if features is not None else None for features in (source, target, att)]
     mask = _dropout_mask(graph, source, dropout)
@@ -89,6 +91,7 @@ def gat_attention(
     Returns:
         (nodes, heads, channels).
     """
+    z, p, q = _promote(z, p, q)
     compile_kernels("gat", z.dtype, z.shape[-1])
     mask = _dropout_mask(graph, z, dropout)
     out: Tensor = _GAT.apply(graph, _pad_channels(z), p, q, slope, mask, relu)  # type: ignore[no-untyped-call]
@@ -106,8 +109,9 @@ def weighted_sum(graph: CSRGraph, weight: Tensor, z: Tensor) -> Tensor:
     Returns:
         (nodes, channels).
     """
+    weight, z = _promote(weight, z)
     compile_kernels("gcn", z.dtype, z.shape[-1])
-    out: Tensor = _WeightedSum.apply(graph, weight, _pad_channels(z))  # type: ignore[no-untyped-call]
+    out: Tensor = _WeightedSum.apply(graph, weight, _pad_channels(z), False)  # type: ignore[no-untyped-call]
     return out[..., : z.shape[-1]]
 
 
@@ -138,7 +142,7 @@ def _compile_kernels(kind: str, dtype: torch.dtype, channels: int) -> None:
                 # Without and with a separate target: their backward passes use different kernels.
                 "gatv2": lambda: sum(_GATv2.apply(graph, z, t, a, 0.2, mask, False) for t in (None, z)),  # type: ignore[no-untyped-call]
                 "gat": lambda: _GAT.apply(graph, z, p, p, 0.2, mask, False),  # type: ignore[no-untyped-call]
-                "gcn": lambda: _WeightedSum.apply(graph, p.detach()[:, 0], z[:, 0]),  # type: ignore[no-untyped-call]
+                "gcn": lambda: _WeightedSum.apply(graph, p.detach()[:, 0], z[:, 0], False),  # type: ignore[no-untyped-call]
             }[kind]()
             torch.autograd.grad(out.sum(), z)
     finally:
@@ -154,6 +158,15 @@ def _log_compiling() -> None:
 def cached_blocks(channels: int, dtype: torch.dtype) -> Blocks:
     """:func:`~equipoise.kernels.simd.vector_blocks` of a torch dtype."""
     return vector_blocks(channels, torch.empty(0, dtype=dtype).numpy().dtype)
+
+
+def _promote(*tensors: Any) -> tuple[Any, ...]:
+    """Convert tensors to their common dtype, as torch's own operations do: kernels take arrays of one dtype."""
+    dtypes = {tensor.dtype for tensor in tensors if tensor is not None}
+    if len(dtypes) == 1:
+        return tensors
+    common = reduce(torch.promote_types, dtypes)
+    return tuple(None if tensor is None else tensor.to(common) for tensor in tensors)
 
 
 def _pad_channels(features: Tensor) -> Tensor:
@@ -298,6 +311,60 @@ class _PartialSums:
         return total
 
 
+def differentiable_gradients(
+    function: Callable[..., Tensor], inputs: Sequence[Tensor | None], grad: Tensor
+) -> list[Tensor | None]:
+    """Gradients that are themselves differentiable, for backward passes with ``create_graph=True``.
+
+    Args:
+        function: computes the output from the inputs by operations of torch that can be differentiated twice.
+        inputs: its arguments.
+        grad: gradient of the output.
+
+    Returns:
+        One gradient per input; None for None and for inputs that require no gradient.
+    """
+    # Aliases: an input may depend on another one, and its gradient must not count twice.
+    aliases = [None if tensor is None else tensor.view_as(tensor) for tensor in inputs]
+    variables = [alias for alias in aliases if alias is not None and alias.requires_grad]
+    found = iter(torch.autograd.grad(function(*aliases), variables, grad, create_graph=True, allow_unused=True))
+    return [next(found) if alias is not None and alias.requires_grad else None for alias in aliases]
+
+
+def softmax_sum(graph: CSRGraph, score: Tensor, z: Tensor, dropout_mask: Tensor, relu: bool) -> Tensor:
+    """What the attention kernels compute from scores, by operations of torch that can be differentiated twice.
+
+    Args:
+        graph: the graph.
+        score: (edges, heads), in the order by target.
+        z: (nodes, heads, channels).
+        dropout_mask: (edges, heads); empty without dropout.
+        relu: apply a ReLU.
+
+    Returns:
+        (nodes, heads, channels).
+    """
+    src, dst = edge_ends(graph)
+    alpha: Tensor = softmax(score, dst, num_nodes=graph.nodes)
+    if len(dropout_mask):
+        alpha = alpha * dropout_mask
+    messages = alpha[..., None] * z.index_select(0, src)
+    out = z.new_zeros(graph.nodes, *z.shape[1:]).index_add(0, dst, messages)
+    return out.relu() if relu else out
+
+
+def gatv2_scores(graph: CSRGraph, source: Tensor, target: Tensor, att: Tensor, slope: float) -> Tensor:
+    """GATv2's attention scores (edges, heads), by operations of torch."""
+    src, dst = edge_ends(graph)
+    return (att * F.leaky_relu(source.index_select(0, src) + target.index_select(0, dst), slope)).sum(dim=-1)
+
+
+def edge_ends(graph: CSRGraph) -> tuple[Tensor, Tensor]:
+    """Source and target of every edge, in the order by target."""
+    degree = torch.from_numpy(graph.ptr).diff()
+    return torch.from_numpy(graph.src).long(), torch.arange(graph.nodes).repeat_interleave(degree)
+
+
 class _GATv2(Function):
     @staticmethod
     def forward(
@@ -320,9 +387,15 @@ class _GATv2(Function):
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         source, target, att, dropout_mask, *saved = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph=True
+
+            def forward(source: Tensor, target: Tensor | None, att: Tensor) -> Tensor:
+                score = gatv2_scores(ctx.graph, source, source if target is None else target, att, ctx.slope)
+                return softmax_sum(ctx.graph, score, source, dropout_mask, ctx.relu)
+
+            return None, *differentiable_gradients(forward, (source, target, att), grad), None, None, None
         s, a, mask, out, alpha, weight, g = _flat_arrays(source, att, dropout_mask, *saved, grad)
         t = None if target is None else _flat_arrays(target)[0]
         output, shape = AttentionOutput(out, alpha, weight), _head_shape(source)
@@ -346,9 +419,16 @@ class _GAT(Function):
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         graph, relu, z = ctx.graph, ctx.relu, ctx.saved_tensors[0]
+        if torch.is_grad_enabled():  # create_graph=True
+
+            def forward(z: Tensor, p: Tensor, q: Tensor) -> Tensor:
+                src, dst = edge_ends(graph)
+                score = F.leaky_relu(p[src] + q[dst], ctx.slope)
+                return softmax_sum(graph, score, z, ctx.saved_tensors[3], relu)
+
+            return None, *differentiable_gradients(forward, ctx.saved_tensors[:3], grad), None, None, None
         shape = _head_shape(z)
         features, p, q, mask, out, alpha, weight, g = _flat_arrays(*ctx.saved_tensors, grad)
         dscore, dz, dp, dq = np.empty_like(alpha), np.empty_like(features), np.empty_like(p), np.empty_like(q)
@@ -364,16 +444,18 @@ class _GAT(Function):
 
 class _WeightedSum(Function):
     @staticmethod
-    def forward(ctx: Any, graph: CSRGraph, weight: Tensor, z: Tensor) -> Tensor:
-        ctx.graph = graph
+    def forward(ctx: Any, graph: CSRGraph, weight: Tensor, z: Tensor, transposed: bool) -> Tensor:
+        ctx.graph, ctx.transposed = graph, transposed
         ctx.save_for_backward(weight)
+        if transposed:
+            return spmm(graph.tptr, graph.dst, weight, graph.position, z)
         return spmm(graph.ptr, graph.src, weight, NO_POSITIONS, z)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        graph = ctx.graph
-        return None, None, spmm(graph.tptr, graph.dst, ctx.saved_tensors[0], graph.position, grad)
+        weight, transposed = ctx.saved_tensors[0], ctx.transposed
+        # The gradient is a product with the transposed matrix, and so is the gradient of the gradient.
+        return None, None, _WeightedSum.apply(ctx.graph, weight, grad, not transposed), None  # type: ignore[no-untyped-call]
 
 
 def spmm(ptr: Array, neighbour: Array, weight: Tensor, position: Array, z: Tensor) -> Tensor:

@@ -314,3 +314,32 @@ def fuse_(model: nn.Module) -> nn.Module:
         if type(module) in FUSED_CLASSES:
             module.__class__ = FUSED_CLASSES[type(module)]
     return model
+
+
+def unfuse_(model: nn.Module) -> nn.Module:
+    """Turn the fused layers of a model back into PyG's own, in place: the inverse of :func:`fuse_`.
+
+    Use it before ``torch.jit.script`` or to pickle a model for an environment without equipoise. Layers keep their
+    identity, parameters, hooks and ``state_dict``. Layers without a counterpart in PyG (:class:`ResidualGCNConv`,
+    :class:`~equipoise.nn.omega_gat.OmegaGATConv`) are left unchanged.
+
+    Args:
+        model: any module.
+
+    Returns:
+        The same module.
+
+    Raises:
+        ModelError: ``model`` is not a module.
+
+    Example:
+        >>> from torch_geometric.nn import GAT
+        >>> unfuse_(fuse_(GAT(8, 16, num_layers=2, out_channels=3, v2=True))).convs[0]
+        GATv2Conv(8, 16, heads=1)
+    """
+    check_module(model)
+    stock = {fused: original for original, fused in FUSED_CLASSES.items()}
+    for module in model.modules():
+        if type(module) in stock:
+            module.__class__ = stock[type(module)]
+    return model

@@ -8,6 +8,7 @@ backward pass reuses three arrays for all layers. On a small graph this takes a 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 from torch_geometric.nn.dense.linear import Linear
 
 from equipoise.kernels import gatv2
@@ -28,7 +28,10 @@ from equipoise.nn.autograd import (
     attention_forward,
     cached_blocks,
     compile_kernels,
+    differentiable_gradients,
     gatv2_backward,
+    gatv2_scores,
+    softmax_sum,
 )
 from equipoise.nn.dispatch import GRAPH_CACHE, fallback_reason
 from equipoise.nn.fused_convs import FusedGATv2Conv, can_fuse_relu
@@ -111,7 +114,6 @@ class _FusedStack(Function):
         x: Tensor | None,
         *weights: Tensor,
     ) -> Tensor:
-        del x  # contained in features; an argument only to receive its gradient
         h: Tensor | None = None
         saved: list[Tensor | None] = []
         last = len(slopes) - 1
@@ -127,15 +129,19 @@ class _FusedStack(Function):
             if callback is not None:
                 callback(layer, layer_input, h, alpha)
         ctx.graph, ctx.features, ctx.slopes = graph, features, slopes
-        ctx.save_for_backward(*weights, *saved)
+        # Saving the features lets autograd notice that they were modified in place before the backward pass.
+        ctx.save_for_backward(features.values if x is None else x, *weights, *saved)
         return h  # type: ignore[return-value]  # a stack has at least one layer
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         graph, features, depth = ctx.graph, ctx.features, len(ctx.slopes)
-        tensors = ctx.saved_tensors
+        x, *tensors = ctx.saved_tensors
         weights, saved = tensors[: 2 * depth], tensors[2 * depth :]
+        if torch.is_grad_enabled():  # create_graph=True
+            forward = partial(_differentiable_forward, graph, features, ctx.slopes)
+            inputs = (x if features.dense else None, *weights)
+            return None, None, None, None, *differentiable_gradients(forward, inputs, grad)
         gradients: list[Tensor] = []
         for layer in reversed(range(depth)):
             W, att, shape = _padded_parameters(weights[2 * layer], weights[2 * layer + 1])
@@ -171,6 +177,22 @@ class _FusedStack(Function):
             del dz, dproduct  # free them before the next layer allocates its own
         dx = grad if ctx.needs_input_grad[4] else None
         return None, None, None, None, dx, *reversed(gradients)
+
+
+def _differentiable_forward(
+    graph: CSRGraph, features: FeatureMatrix, slopes: Sequence[float], x: Tensor | None, *weights: Tensor
+) -> Tensor:
+    """The stack by operations of torch that can be differentiated twice, padded as the kernels' output is."""
+    none = weights[0].new_empty(0)
+    h = x
+    for layer, slope in enumerate(slopes):
+        W, att = weights[2 * layer], weights[2 * layer + 1]
+        h = features.linear(W) if h is None else h @ W.t()
+        z = h.view(graph.nodes, *att.shape[1:])
+        last = layer == len(slopes) - 1
+        h = softmax_sum(graph, gatv2_scores(graph, z, z, att[0], slope), z, none, relu=not last).flatten(1)
+    assert h is not None
+    return F.pad(h, (0, padded_channels(h.shape[1]) - h.shape[1]))
 
 
 def _padded_parameters(W: Tensor, att: Tensor) -> tuple[Tensor, Array, HeadShape]:

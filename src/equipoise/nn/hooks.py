@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
+from torch_geometric.nn import MessagePassing
 
 from equipoise.kernels.csr import CSRGraph
 
@@ -48,7 +49,22 @@ def has_hooks(*modules: nn.Module) -> bool:
     return bool(
         torch_module._global_forward_hooks
         or torch_module._global_forward_pre_hooks
+        or torch_module._global_backward_hooks
+        or torch_module._global_backward_pre_hooks
         or torch._C._len_torch_function_stack()
-        or any(module._forward_pre_hooks or module._backward_hooks for module in modules)
+        or any(m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks for m in modules)
         or any(not isinstance(hook, ObserverHook) for module in modules for hook in module._forward_hooks.values())
     )
+
+
+MESSAGE_HOOKS = tuple(
+    f"_{step}_forward_{when}hooks"
+    for step in ("propagate", "message", "aggregate", "message_and_aggregate", "edge_update")
+    for when in ("pre_", "")
+)
+
+
+def has_message_hooks(conv: MessagePassing) -> bool:
+    """Whether PyG's hooks are registered on steps of message passing that a fused kernel does not execute."""
+    attributes = conv.__dict__
+    return any(attributes[name] for name in MESSAGE_HOOKS)

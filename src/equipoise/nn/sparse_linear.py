@@ -33,18 +33,27 @@ class FeatureMatrix:
         if not self.dense:
             self.pattern: CSRGraph = MATRIX_CACHE.get_or_build(self.x, "pattern", lambda: build_matrix(self.x))
 
+    @property
+    def values(self) -> Tensor:
+        """Stored values of sparse features."""
+        return self.x.values()
+
+    def linear(self, W: Tensor) -> Tensor:
+        """x Wᵀ, differentiable in W any number of times."""
+        return self.x @ W.t() if self.dense else weighted_sum(self.pattern, self.values, W.t())
+
     def product(self, W: Tensor) -> Tensor:
         """x Wᵀ."""
         if self.dense:
             return self.x @ W.t()
         compile_kernels("gcn", W.dtype, W.shape[0])
-        return spmm(self.pattern.ptr, self.pattern.src, self.x.values(), NO_POSITIONS, W.t())
+        return spmm(self.pattern.ptr, self.pattern.src, self.values, NO_POSITIONS, W.t())
 
     def weight_gradient(self, dz: Tensor) -> Tensor:
         """dzᵀ x, the gradient of W for the gradient dz of the product."""
         if self.dense:
             return dz.t() @ self.x
-        return spmm(self.pattern.tptr, self.pattern.dst, self.x.values(), self.pattern.position, dz).t()
+        return spmm(self.pattern.tptr, self.pattern.dst, self.values, self.pattern.position, dz).t()
 
 
 def linear(lin: Linear, x: Tensor) -> Tensor:
@@ -52,8 +61,7 @@ def linear(lin: Linear, x: Tensor) -> Tensor:
     if x.layout not in SPARSE_LAYOUTS:
         out: Tensor = lin(x)
         return out
-    features = FeatureMatrix(x)
-    out = weighted_sum(features.pattern, features.x.values(), lin.weight.t())
+    out = FeatureMatrix(x).linear(lin.weight)
     return out if lin.bias is None else out + lin.bias
 
 

@@ -1,8 +1,10 @@
-"""Report on one experiment as text: our numbers next to the published ones, and the judged claims."""
+"""Report on one experiment: our numbers next to the published ones and the judged claims, as Markdown, LaTeX or CSV."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import csv
+import io
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from equipoise.experiments.experiment import Experiment
@@ -198,3 +200,99 @@ def _comparison_record(verdict: Verdict, comparison: Comparison) -> dict[str, ob
 def _estimate_record(name: str, estimate: Estimate | None) -> dict[str, object]:
     ci = estimate.ci if estimate and estimate.ci == estimate.ci else None  # NaN becomes an empty field
     return {name: estimate.mean if estimate else None, f"{name}_ci": ci}
+
+
+LATEX_ESCAPES = {
+    **{"\\": r"\textbackslash{}", "_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$", "^": r"\^{}"},
+    **{"±": r"$\pm$", "≥": r"$\geq$", "≤": r"$\leq$", "−": "$-$", "→": r"$\to$", "≠": r"$\neq$", "≈": r"$\approx$"},
+    **{"ω": r"$\omega$", "δ": r"$\delta$", "‖": r"$\|$", "∇": r"$\nabla$", "×": r"$\times$", "₀": "$_0$"},
+    **{"<": "$<$", ">": "$>$", "…": r"\ldots{}", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}"},
+}
+
+
+def as_markdown(report: TableReport) -> str:
+    """Render a heading, the table with aligned columns, claims, observations and notes."""
+    rows = [
+        [f"**{cell}**" if (i, j) in report.bold else cell for j, cell in enumerate(row)]
+        for i, row in enumerate(report.rows)
+    ]
+    widths = [max(3, *(len(row[j]) for row in [report.columns, *rows])) for j in range(len(report.columns))]
+    lines = [f"## {report.name}: {report.title}", "", f"{report.source}. {report.status}.".removeprefix(". "), ""]
+    lines += [_markdown_row(report.columns, widths), "|" + "|".join("-" * (width + 2) for width in widths) + "|"]
+    lines += [_markdown_row(row, widths) for row in rows]
+    claims = [
+        f"**{claim.judgement}**: {claim.statement}{_parenthesis(claim.source)} {claim.evidence}"
+        for claim in report.claims
+    ]
+    observations = [_capitalize(sentence) for sentence in report.observations]
+    for heading, items in (("Claims", claims), ("Observations", observations), ("Notes", report.notes)):
+        if items:
+            lines += ["", f"{heading}:", "", *(f"- {item}" for item in items)]
+    return "\n".join(lines) + "\n"
+
+
+def as_latex(report: TableReport) -> str:
+    """Render a ``longtable`` (packages booktabs and longtable) and lists of claims, observations and notes."""
+    lines = [
+        r"% \usepackage{booktabs, longtable}",
+        rf"\begin{{longtable}}{{{'l' * len(report.columns)}}}",
+        rf"\caption{{{_latex(report.title)} ({_latex(report.source or report.name)}). {_latex(report.status)}.}}\\",
+        r"\toprule",
+        " & ".join(map(_latex, report.columns)) + r" \\ \midrule \endhead",
+    ]
+    for i, row in enumerate(report.rows):
+        cells = [rf"\textbf{{{_latex(cell)}}}" if (i, j) in report.bold else _latex(cell) for j, cell in enumerate(row)]
+        lines.append(" & ".join(cells) + r" \\")
+    lines += [r"\bottomrule", r"\end{longtable}"]
+    claims = [
+        rf"\textbf{{{claim.judgement}}}: {_latex(claim.statement)} {_latex(claim.evidence)}" for claim in report.claims
+    ]
+    for items in (claims, [*map(_latex, report.observations)], [*map(_latex, report.notes)]):
+        if items:
+            lines += [r"\begin{itemize}", *(rf"\item {item}" for item in items), r"\end{itemize}"]
+    return "\n".join(lines) + "\n"
+
+
+def as_csv(report: TableReport) -> str:
+    """Render the table as CSV with full precision, one record per cell of the experiment."""
+    return records_csv(report.records)
+
+
+def records_csv(records: Sequence[dict[str, object]]) -> str:
+    """Render records as CSV; None becomes an empty field, booleans become ``true`` and ``false``."""
+    if not records:
+        return ""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: _csv_value(value) for name, value in record.items()} for record in records)
+    return text.getvalue()
+
+
+FORMATS: dict[str, tuple[Callable[[TableReport], str], str]] = {  # name → (renderer, file suffix)
+    "markdown": (as_markdown, "md"),
+    "latex": (as_latex, "tex"),
+    "csv": (as_csv, "csv"),
+}
+
+
+def _csv_value(value: object) -> object:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else value
+
+
+def _markdown_row(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "| " + " | ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) + " |"
+
+
+def _parenthesis(source: str) -> str:
+    return f" ({source}.)" if source else ""
+
+
+def _capitalize(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _latex(text: str) -> str:
+    return "".join(LATEX_ESCAPES.get(character, character) for character in text)

@@ -11,8 +11,7 @@ from torch.utils.hooks import RemovableHandle
 from torch_geometric.nn import MessagePassing
 
 from equipoise.errors import InitializationError
-from equipoise.init.layers import layers_of
-from equipoise.init.parameter_roles import roles_of
+from equipoise.init.layers import layers_of, roles_of
 from equipoise.laws.validation import check_module, check_trainable
 from equipoise.nn.hooks import AttentionCoefficients, ObserverHook
 
@@ -37,7 +36,7 @@ class RecordedLayer:
 def layers_to_record(model: nn.Module) -> list[RecordedLayer]:
     """Return the layers of a model in execution order.
 
-    Layers with registered roles (``equipoise.init.parameter_roles``) come with their feature weights and attention. All
+    Layers with registered roles (``equipoise.init.layers``) come with their feature weights and attention. All
     parameters of any other graph layer count as features. In a model with neither, every module with parameters of its
     own is a layer.
 
