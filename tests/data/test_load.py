@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch_geometric.utils import is_undirected
 
-from equipoise.data import load, readers
+from equipoise.data import load
 from equipoise.data.catalog import CATALOG, DatasetInfo
 from equipoise.data.load import LOADERS, dataset_problems, load_dataset
 from equipoise.errors import ChecksumError, ChoiceError, DataOptionError
@@ -76,7 +76,7 @@ def test_file_with_wrong_checksum_is_not_unpickled(
     changed.chmod(0o644)
     changed.write_bytes(pickle.dumps({0: [1]}, protocol=4))
     unpickled = []
-    monkeypatch.setattr(readers, "unpickle", unpickled.append)
+    monkeypatch.setattr(load, "unpickle", unpickled.append)
     with pytest.raises(ChecksumError, match=r"ind\.cora\.graph"):
         load_dataset("cora", tmp_path)
     assert unpickled == []
@@ -94,7 +94,7 @@ def test_synthetic_file_with_wrong_checksum_is_not_unpickled(tmp_path: Path, mon
     info: DatasetInfo = dataclasses.replace(CATALOG["cora"], files=tuple(files))
     monkeypatch.setattr(load, "dataset_info", lambda _: info)
     unpickled = []
-    monkeypatch.setattr(readers, "unpickle", unpickled.append)
+    monkeypatch.setattr(load, "unpickle", unpickled.append)
     with pytest.raises(ChecksumError, match=r"ind\.cora\.test\.index"):
         load_dataset("cora", tmp_path)
     assert unpickled == []

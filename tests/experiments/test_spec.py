@@ -154,8 +154,8 @@ def test_choices_equal_the_registries():
 
 
 LIGHT_MODULES = [
-    *(f"equipoise.experiments.{name}" for name in ("spec", "experiment", "parser", "store", "result", "lock")),
-    *(f"equipoise.experiments.{name}" for name in ("recording_plan", "results_csv", "callbacks", "cost")),
+    *(f"equipoise.experiments.{name}" for name in ("spec", "experiment", "parser", "store", "result", "sweep")),
+    *(f"equipoise.experiments.{name}" for name in ("recording_plan", "results_csv", "cost")),
     *("equipoise.data.catalog", "equipoise.data.files"),
 ]
 
