@@ -458,7 +458,7 @@ class _WeightedSum(Function):
         return None, None, _WeightedSum.apply(ctx.graph, weight, grad, not transposed), None  # type: ignore[no-untyped-call]
 
 
-def spmm(ptr: Array, neighbour: Array, weight: Tensor, position: Array, z: Tensor) -> Tensor:
+def spmm(ptr: Array, neighbour: Array, weight: Tensor, position: Array, z: Tensor, out: Tensor | None = None) -> Tensor:
     """Sparse matrix times dense matrix, without autograd.
 
     Args:
@@ -467,12 +467,13 @@ def spmm(ptr: Array, neighbour: Array, weight: Tensor, position: Array, z: Tenso
         weight: entries of the matrix, in the order by target.
         position: index of each entry in ``weight``; ``NO_POSITIONS`` if they are in this order.
         z: (nodes, channels), with channels a multiple of the smallest vector width.
+        out: where to write the result; a new tensor by default.
 
     Returns:
         (nodes, channels).
     """
     w, features = _flat_arrays(weight, z)
-    out = z.new_empty(len(ptr) - 1, z.shape[1])
+    out = z.new_empty(len(ptr) - 1, z.shape[1]) if out is None else out
     (out_array,) = _flat_arrays(out)
     run_kernel(spmm_kernel, ptr, neighbour, position, w, features, out_array, cached_blocks(z.shape[1], z.dtype))
     return out

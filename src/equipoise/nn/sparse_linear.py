@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.nn.dense.linear import Linear
 
+from equipoise.errors import GraphError
 from equipoise.kernels.csr import CSRGraph, GraphCache, build_matrix
 from equipoise.nn.autograd import NO_POSITIONS, compile_kernels, spmm, weighted_sum
 
@@ -40,14 +41,24 @@ class FeatureMatrix:
 
     def linear(self, W: Tensor) -> Tensor:
         """x Wᵀ, differentiable in W any number of times."""
-        return self.x @ W.t() if self.dense else weighted_sum(self.pattern, self.values, W.t())
-
-    def product(self, W: Tensor) -> Tensor:
-        """x Wᵀ."""
         if self.dense:
             return self.x @ W.t()
+        self._check_width(W)
+        return weighted_sum(self.pattern, self.values, W.t())
+
+    def _check_width(self, W: Tensor) -> None:
+        if W.shape[1] != self.x.shape[1]:
+            raise GraphError(
+                f"x has {self.x.shape[1]} features, but the layer expects {W.shape[1]}",
+                where=f"x of shape {tuple(self.x.shape)}, weight of shape {tuple(W.shape)}",
+                remedy="build the layer with in_channels=x.shape[1]",
+            )
+
+    def product(self, W: Tensor, out: Tensor | None = None) -> Tensor:
+        """x Wᵀ of sparse features, written to ``out`` if given."""
+        self._check_width(W)
         compile_kernels("gcn", W.dtype, W.shape[0])
-        return spmm(self.pattern.ptr, self.pattern.src, self.values, NO_POSITIONS, W.t())
+        return spmm(self.pattern.ptr, self.pattern.src, self.values, NO_POSITIONS, W.t(), out)
 
     def weight_gradient(self, dz: Tensor) -> Tensor:
         """dzᵀ x, the gradient of W for the gradient dz of the product."""
