@@ -211,20 +211,24 @@ def reachable_sources(graph: CSRGraph, active: NDArray[np.bool_]) -> NDArray[np.
     Returns:
         A mask over nodes. It is all ones if most nodes are active, as the search would cost more than it saves.
     """
-    if not len(active) or 2 * np.count_nonzero(active) > len(active):
-        return np.ones(graph.nodes, np.bool_)
-    nodes: NDArray[np.bool_] = active.reshape(graph.nodes, -1).max(axis=1)
-    return _mark_sources(graph.ptr, graph.src, nodes)
+    reachable = np.empty(graph.nodes, np.bool_)
+    mark_reachable(graph.ptr, graph.src, active, reachable)
+    return reachable
 
 
 @njit(cache=True, nogil=True)
-def _mark_sources(ptr: Int, src: Index, active: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    marked = active.copy()
-    for v in range(len(active)):
-        if active[v]:
-            for k in range(ptr[v], ptr[v + 1]):
-                marked[src[k]] = True
-    return marked
+def mark_reachable(ptr: Int, src: Index, active: NDArray[np.bool_], reachable: NDArray[np.bool_]) -> None:
+    """:func:`reachable_sources`, written to ``reachable``."""
+    nodes = len(reachable)
+    if not len(active) or 2 * np.sum(active) > len(active):
+        reachable[:] = True
+        return
+    heads = len(active) // nodes
+    for v in range(nodes):
+        reachable[v] = np.any(active[v * heads : (v + 1) * heads])
+    for v in range(nodes):
+        for k in range(ptr[v], ptr[v + 1] if np.any(active[v * heads : (v + 1) * heads]) else ptr[v]):
+            reachable[src[k]] = True
 
 
 @njit(cache=True, nogil=True)

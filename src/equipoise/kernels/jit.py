@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from numba import njit
+import numpy as np
+from numba import njit, typeof
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
@@ -29,3 +30,34 @@ def jit_inline(function: Kernel) -> Kernel:
         The compiled helper.
     """
     return njit(forceinline=True, fastmath=set(FASTMATH), error_model="numpy")(function)  # type: ignore[return-value]
+
+
+_ENTRY_POINTS: dict[tuple[Any, ...], Callable[..., Any]] = {}
+
+
+def entry_point(kernel: Any, *arguments: Any) -> Callable[..., Any]:
+    """The compiled function for these arguments, without Numba's typing of arguments in every call.
+
+    A call through Numba's dispatcher takes about 3 µs for 16 arguments, a call of the compiled function 1 µs.
+
+    Args:
+        kernel: a function decorated by :func:`jit`.
+        arguments: of the kernel; arrays must be contiguous.
+
+    Returns:
+        A function for arguments of the same types only: it does not check them.
+    """
+    key = (kernel, *(_type_key(argument) for argument in arguments))
+    if key not in _ENTRY_POINTS:
+        signature = tuple(typeof(argument) for argument in arguments)
+        kernel.compile(signature)
+        _ENTRY_POINTS[key] = kernel.overloads[signature].entry_point
+    return _ENTRY_POINTS[key]
+
+
+def _type_key(argument: Any) -> Any:
+    """Equal for arguments of the same Numba type; cheaper than ``typeof``."""
+    if isinstance(argument, np.ndarray):
+        assert argument.flags.c_contiguous
+        return argument.dtype, argument.ndim
+    return tuple(map(_type_key, argument)) if isinstance(argument, tuple) else type(argument)

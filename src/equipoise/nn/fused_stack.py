@@ -24,7 +24,7 @@ from equipoise.nn.dispatch import GRAPH_CACHE, fallback_reason
 from equipoise.nn.fused_convs import FusedGATv2Conv, can_fuse_relu
 from equipoise.nn.hooks import AttentionCoefficients, has_hooks, observers_of
 from equipoise.nn.sparse_linear import FeatureMatrix
-from equipoise.nn.workspace import StackPlan, lease_workspace, plan_for
+from equipoise.nn.workspace import Lease, StackPlan, plan_for
 
 # Called with the layer's index, its input (None for the stack's own), its output and its coefficients.
 LayerCallback = Callable[[int, Tensor | None, Tensor, Tensor], None]
@@ -68,7 +68,7 @@ def fused_forward(convs: Sequence[Any], x: Tensor, edge_index: Tensor) -> Tensor
         Output of the last layer.
     """
     graph = GRAPH_CACHE.get(edge_index, x.shape[0], convs[0].add_self_loops)
-    plan = plan_for(convs, graph, x.dtype)
+    plan = plan_for(convs, x.dtype)
     features = FeatureMatrix(x)
     observers = [observers_of(conv) for conv in convs]
 
@@ -96,17 +96,15 @@ class _FusedStack(Function):
         x: Tensor | None,
         *weights: Tensor,
     ) -> Tensor:
-        # Observers may keep what they see, so their arrays must not be reused.
-        inference = callback is None and not any(ctx.needs_input_grad)
-        lease = lease_workspace(plan, graph, inference=inference, reuse=callback is None)
-        workspace = lease.workspace
+        workspace = plan.take(graph, inference=callback is None and not any(ctx.needs_input_grad))
+        lease = Lease(workspace, reusable=callback is None)  # observers may keep what they see
         plan.update_padding()
         h: Tensor | None = None
         for index, layer in enumerate(plan.layers):
-            _project(features, h, layer.weight, layer.transposed, workspace.product(index))
+            _project(features, h, layer.weight, layer.transposed, workspace.products[index])
             layer_input, h = h, workspace.attend(index)
             if callback is not None:
-                callback(index, layer_input, h, torch.from_numpy(workspace.alpha(index)))
+                callback(index, layer_input, h, torch.from_numpy(workspace.alphas[index]))
         ctx.plan, ctx.features, ctx.lease = plan, features, lease
         # Saving the features lets autograd notice that they were modified in place before the backward pass.
         ctx.save_for_backward(features.values if x is None else x, *weights)
@@ -121,20 +119,24 @@ class _FusedStack(Function):
             forward = partial(_differentiable_forward, workspace.graph, features, plan.slopes)
             inputs = (x if dense else None, *weights)
             return None, None, None, None, *differentiable_gradients(forward, inputs, grad)
+        arrays, outputs = workspace.begin_backward(), workspace.outputs
         gradients: list[Tensor] = []
         for index in reversed(range(len(plan.layers))):
-            layer, h = plan.layers[index], workspace.outputs[index - 1] if index else None
-            if not plan.save_products:
-                _project(features, h, layer.weight, layer.transposed, workspace.product(index))
-            dproduct, datt = workspace.backward(index, grad)
-            dW = features.weight_gradient(dproduct) if h is None else torch.mm(dproduct.t(), h)
-            weight, att = weights[2 * index : 2 * index + 2]
-            gradients += [torch.from_numpy(datt).view(1, layer.heads, -1)[..., : att.shape[-1]], dW[: len(weight)]]
+            layer, h = plan.layers[index], outputs[index - 1] if index else None
+            if not workspace.save_products:
+                _project(features, h, layer.weight, layer.transposed, workspace.products[index])
+            dproduct = workspace.attend_backward(index, grad)
+            gradients.append(features.weight_gradient(dproduct) if h is None else torch.mm(arrays.transposed[index], h))
             if index:
-                grad = torch.mm(dproduct, layer.weight, out=workspace.gradient(layer.weight.shape[1]))
+                grad = torch.mm(dproduct, layer.weight, out=arrays.grads[index - 1])
             elif needs_dx:
                 grad = torch.mm(dproduct, layer.weight)
-        return None, None, None, None, grad if needs_dx else None, *reversed(gradients)
+        gradients.reverse()
+        datt = arrays.attention_gradients(workspace.graph.symmetric)
+        parameter_gradients: list[Tensor] = []
+        for dW, da, W, att in zip(gradients, datt, weights[::2], weights[1::2], strict=True):
+            parameter_gradients += [dW[: len(W)], da[: att.numel()].view_as(att)]  # without padding
+        return None, None, None, None, grad if needs_dx else None, *parameter_gradients
 
 
 def _project(features: FeatureMatrix, h: Tensor | None, weight: Tensor, transposed: Tensor, out: Tensor) -> None:

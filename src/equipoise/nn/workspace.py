@@ -1,15 +1,17 @@
-"""Plans and preallocated arrays of a fused stack: made once per stack, graph and dtype, reused by every pass.
+"""Plan and preallocated arrays of a fused stack: made once, reused by every pass.
 
-On a small graph, allocating arrays, converting tensors and looking up arguments takes longer than the computation. A
-:class:`StackPlan` keeps views of the weights and everything else that stays the same between passes. A
-:class:`Workspace` holds the arrays of one pass from its forward to its backward pass. It returns to the plan when
-autograd frees the pass, so that the next pass can reuse it; two passes at a time get two workspaces.
+On a small graph, allocating arrays, converting tensors and typing the arguments of kernels takes longer than the
+computation. A :class:`StackPlan` keeps views of the parameters and the compiled kernels of a stack. A
+:class:`Workspace` holds the arrays of one pass over one graph, from its forward to its backward pass, and kernel calls
+with their arguments in place. It returns to the plan when autograd frees the pass, so that the next pass reuses it; two
+passes at a time get two workspaces.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.kernels import gatv2
-from equipoise.kernels.csr import CSRGraph, reachable_sources
+from equipoise.kernels.csr import CSRGraph, mark_reachable
+from equipoise.kernels.jit import entry_point
 from equipoise.kernels.simd import Blocks, padded_channels
 from equipoise.kernels.threads import node_ranges, run_kernel
 from equipoise.nn.autograd import Array, cached_blocks, compile_kernels
@@ -25,6 +28,8 @@ from equipoise.nn.autograd import Array, cached_blocks, compile_kernels
 MAX_SAVED_BYTES = 2**24  # larger products x Wᵀ are recomputed in the backward pass, cheap compared with its edges
 MAX_POOLED_BYTES = 2**26  # larger workspaces are freed, not kept for the next pass
 MAX_POOLED = 2  # the previous pass is often still alive during the next one
+
+KernelCall = Callable[[], None]
 
 
 class LayerPlan(NamedTuple):
@@ -52,39 +57,31 @@ class LayerPlan(NamedTuple):
 
 
 class StackPlan:
-    """The layers of a stack on one graph, with views of their parameters.
+    """The layers of a stack, with views of their parameters.
 
     Args:
         convs: GATv2 layers with shared weights, without bias.
-        graph: the graph.
         dtype: of the features.
     """
 
-    def __init__(self, convs: Sequence[Any], graph: CSRGraph, dtype: torch.dtype) -> None:
-        self.dtype, self.threads = dtype, torch.get_num_threads()
+    def __init__(self, convs: Sequence[Any], dtype: torch.dtype) -> None:
+        self.dtype = dtype
         self.parameters = _parameters(convs)
-        self.storage = [parameter.data_ptr() for parameter in self.parameters]
+        self.storage = _storage(self.parameters)
         self.slopes = [conv.negative_slope for conv in convs]
         self.layers = [_plan_layer(conv, dtype, relu=conv is not convs[-1]) for conv in convs]
+        self.max_width = max(layer.width for layer in self.layers)
+        self.max_heads = max(layer.heads for layer in self.layers)
         self.pool: list[Workspace] = []
-        self.graph = weakref.ref(graph, _clearing(self.pool))
-        width, heads = max(layer.width for layer in self.layers), max(layer.heads for layer in self.layers)
-        itemsize = torch.empty(0, dtype=dtype).element_size()
-        self.max_width, self.max_heads = width, heads
-        self.save_products = graph.nodes * width * itemsize <= MAX_SAVED_BYTES
-        per_layer = 2 * graph.nodes * width + graph.edges * heads
-        self.poolable = len(self.layers) * per_layer * itemsize <= MAX_POOLED_BYTES
 
-    def is_valid(self, convs: Sequence[Any], graph: CSRGraph, dtype: torch.dtype) -> bool:
-        """Whether nothing has changed that the plan depends on: graph, parameters and their storage, options."""
+    def is_valid(self, convs: Sequence[Any], dtype: torch.dtype) -> bool:
+        """Whether nothing has changed that the plan depends on: parameters, their storage, options."""
         parameters = _parameters(convs)
         return (
-            self.graph() is graph
-            and self.dtype == dtype
-            and self.threads == torch.get_num_threads()
+            self.dtype == dtype
             and len(parameters) == len(self.parameters)
-            and all(new is old for new, old in zip(parameters, self.parameters, strict=True))
-            and all(p.data_ptr() == pointer for p, pointer in zip(parameters, self.storage, strict=True))
+            and all(map(_is, parameters, self.parameters))
+            and _storage(parameters) == self.storage
             and self.slopes == [conv.negative_slope for conv in convs]
         )
 
@@ -95,39 +92,52 @@ class StackPlan:
             layer.weight[: weight.shape[0]].copy_(weight.detach())
             layer.att[: att.shape[-1]] = att.detach().view(-1).numpy()
 
+    def take(self, graph: CSRGraph, inference: bool) -> Workspace:
+        """A workspace for one pass: from the pool, or new.
+
+        Args:
+            graph: the graph.
+            inference: no backward pass follows.
+
+        Returns:
+            The workspace.
+        """
+        threads = torch.get_num_threads()
+        while self.pool:
+            workspace = self.pool.pop()
+            if workspace.graph is graph and workspace.threads == threads:
+                return workspace
+        return Workspace(self, graph, inference)
+
 
 class Workspace:
-    """The arrays of one pass.
+    """Arrays and kernel calls of one pass.
 
     Args:
         plan: the plan of the stack.
-        graph: its graph.
-        inference: no backward pass follows, so that layers share their arrays.
+        graph: the graph.
+        inference: no backward pass follows, so that the layers of a large graph share their arrays.
     """
 
-    def __init__(self, plan: StackPlan, graph: CSRGraph, inference: bool = False) -> None:
-        self.plan, self.graph, self.inference = plan, graph, inference
-        like, depth = torch.empty(0, dtype=plan.dtype), len(plan.layers)
-        products, outputs, alphas = (1, 2, 1) if inference else (depth if plan.save_products else 1, depth - 1, depth)
-        self._products = [like.new_empty(graph.nodes * plan.max_width) for _ in range(products)]
-        self._outputs = [like.new_empty(graph.nodes * plan.max_width) for _ in range(min(outputs, depth - 1))]
-        self._alphas = [np.empty(graph.edges * plan.max_heads, like.numpy().dtype) for _ in range(alphas)]
-        self.outputs: list[Tensor] = []
-        self._no_mask = np.empty(0, like.numpy().dtype)
-        self._scratch: tuple[Tensor, Tensor, Array, Array, Array] | None = None
-
-    def product(self, index: int) -> Tensor:
-        """The array for x Wᵀ of a layer, (nodes, width)."""
-        return self._rows(self._products[index % len(self._products)], index)
-
-    def alpha(self, index: int) -> Array:
-        """The array for the attention coefficients of a layer, flat."""
-        return self._alphas[index % len(self._alphas)][: self.graph.edges * self.plan.layers[index].heads]
-
-    def _rows(self, array: Tensor, index: int) -> Tensor:
-        """The beginning of an array as (nodes, width) of a layer."""
-        width = self.plan.layers[index].width
-        return array[: self.graph.nodes * width].view(self.graph.nodes, width)
+    def __init__(self, plan: StackPlan, graph: CSRGraph, inference: bool) -> None:
+        self.plan, self.graph, self.threads = plan, graph, torch.get_num_threads()
+        depth, itemsize = len(plan.layers), plan.dtype.itemsize
+        size = graph.nodes * plan.max_width
+        self.save_products = size * itemsize <= MAX_SAVED_BYTES
+        self.poolable = depth * (2 * size + graph.edges * plan.max_heads) * itemsize <= MAX_POOLED_BYTES
+        share = inference and not self.poolable
+        products = torch.empty(depth if self.save_products and not share else 1, size, dtype=plan.dtype)
+        outputs = torch.empty(min(2, depth - 1) if share else depth - 1, size, dtype=plan.dtype)
+        alphas = torch.empty(1 if share else depth, graph.edges * plan.max_heads, dtype=plan.dtype).numpy()
+        layers = list(enumerate(plan.layers))
+        self.products = [_rows(products[i % len(products)], graph.nodes, layer.width) for i, layer in layers]
+        self.alphas = [alphas[i % len(alphas)][: graph.edges * layer.heads] for i, layer in layers]
+        # The last output belongs to the caller, so every pass allocates it.
+        self.outputs = [_rows(outputs[i % len(outputs)], graph.nodes, layer.width) for i, layer in layers[:-1]]
+        self.last_output = torch.empty(0)
+        self.backward_arrays: BackwardArrays | None = None
+        self._no_mask = np.empty(0, alphas.dtype)
+        self._attend = [self._bind_forward(i, output) for i, output in enumerate(self.outputs)]
 
     def attend(self, index: int) -> Tensor:
         """Apply attention, and the ReLU if there is one, to the product of a layer.
@@ -136,129 +146,164 @@ class Workspace:
             index: of the layer.
 
         Returns:
-            (nodes, width). The last layer's is a new tensor, as it belongs to the caller.
+            (nodes, width).
         """
-        graph, layer = self.graph, self.plan.layers[index]
-        z, alpha = self.product(index).numpy().ravel(), self.alpha(index)
-        last = index == len(self.plan.layers) - 1
-        if last:
-            out = torch.empty(graph.nodes, layer.width, dtype=self.plan.dtype)
-        else:
-            out = self._rows(self._outputs[index % len(self._outputs)], index)
-        if index == 0:
-            self.outputs = []
-        self.outputs.append(out)
-        arrays = (z, z, layer.att, layer.slope, self._no_mask, alpha, alpha, out.numpy().ravel())
-        run_kernel(gatv2.forward, graph.ptr, graph.src, graph.order, *arrays, layer.relu, layer.heads, layer.blocks)
-        return out
+        if index < len(self._attend):
+            self._attend[index]()
+            return self.outputs[index]
+        self.last_output = torch.empty(self.graph.nodes, self.plan.layers[index].width, dtype=self.plan.dtype)
+        self._bind_forward(index, self.last_output)()
+        return self.last_output
 
-    def backward(self, index: int, grad: Tensor) -> tuple[Tensor, Array]:
-        """Backward pass of attention.
+    def attend_backward(self, index: int, grad: Tensor) -> Tensor:
+        """Backward pass of attention; adds the gradient of the attention vector to ``backward_arrays.datt[index]``.
 
         Args:
             index: of the layer.
             grad: gradient of its output; overwritten if a ReLU follows.
 
         Returns:
-            Gradient of the product, valid until the next call, and gradient of the attention vector.
+            Gradient of the product, valid until the next call.
         """
-        graph, layer = self.graph, self.plan.layers[index]
-        dproduct, _, dscore_all, active_all, sums_all = self.scratch()
-        dz_tensor = dproduct[: graph.nodes * layer.width].view(graph.nodes, layer.width)
-        dz, dscore = dz_tensor.numpy().ravel(), dscore_all[: graph.edges * layer.heads]
-        active, sums = active_all[: graph.nodes * layer.heads], sums_all[:, : layer.width]
-        sums.fill(0)
-        z, alpha, out = self.product(index).numpy().ravel(), self.alpha(index), self.outputs[index].numpy().ravel()
-        g, mask, shape = grad.numpy().ravel(), self._no_mask, (layer.heads, layer.blocks)
-        partial_sum = {lo: sums[i] for i, (lo, _) in enumerate(node_ranges(graph.ptr))}
-        csr = (graph.ptr, graph.src, graph.order)
+        arrays = self.backward_arrays
+        assert arrays is not None
+        hidden = index < len(arrays.calls)  # then the gradient is in `arrays.grads`
+        calls = arrays.calls[index] if hidden else self._bind_backward(arrays, index, grad)
+        for call in calls:
+            call()
+        return arrays.dproducts[index]
+
+    def begin_backward(self) -> BackwardArrays:
+        """Arrays of the backward pass, allocated by the first one, with the sums set to zero."""
+        if self.backward_arrays is None:
+            self.backward_arrays = arrays = BackwardArrays(self.plan, self.graph)
+            arrays.calls = [self._bind_backward(arrays, i, arrays.grads[i]) for i in range(len(self.outputs))]
+        self.backward_arrays.datt.fill(0)
+        return self.backward_arrays
+
+    def _bind_forward(self, index: int, output: Tensor) -> KernelCall:
+        graph, layer, alpha = self.graph, self.plan.layers[index], self.alphas[index]
+        z, out = self.products[index].numpy().ravel(), output.numpy().ravel()
+        features = (z, z, layer.att, layer.slope, self._no_mask, alpha, alpha, out, layer.relu)
+        return _bind(gatv2.forward, (graph.ptr, graph.src, graph.order, *features, layer.heads, layer.blocks))
+
+    def _bind_backward(self, arrays: BackwardArrays, index: int, grad: Tensor) -> list[KernelCall]:
+        graph, layer, mask = self.graph, self.plan.layers[index], self._no_mask
+        hidden = index < len(self.outputs)
+        out = (self.outputs[index] if hidden else self.last_output).numpy().ravel()
+        z, g, alpha = self.products[index].numpy().ravel(), grad.numpy().ravel(), self.alphas[index]
+        dz, shape = arrays.dproducts[index].numpy().ravel(), (layer.heads, layer.blocks)
+        dscore, active = arrays.dscore[: len(alpha)], arrays.active[: graph.nodes * layer.heads]
+        datt = [(sums[: layer.width], *shape) for sums in arrays.datt[index]]  # one partial sum per range of nodes
+        by_target = (graph.ptr, graph.src, graph.order)
+        by_source = (graph.tptr, graph.dst, graph.position, graph.torder)
+        mark = partial(mark_reachable, graph.ptr, graph.src, active, arrays.reachable)
         if graph.symmetric:
-            run_kernel(gatv2.backward_scores, *csr, z, mask, alpha, out, g, g, layer.relu, dscore, active, *shape)
-            for_features = (z, layer.att, layer.slope, alpha, g, dscore, reachable_sources(graph, active), dz)
-            kernel = _with_partial_sum(gatv2.backward_symmetric, partial_sum, shape)
-            run_kernel(kernel, graph.ptr, graph.src, graph.position, graph.order, *for_features)
-            return dz_tensor, _total(sums) / 2
+            for_scores = (z, mask, alpha, out, g, g, layer.relu, dscore, active, *shape)
+            for_features = (z, layer.att, layer.slope, alpha, g, dscore, arrays.reachable, dz)
+            return [
+                _bind(gatv2.backward_scores, (*by_target, *for_scores)),
+                mark,
+                _bind(gatv2.backward_symmetric, (*by_source, *for_features), datt),
+            ]
         for_targets = (z, z, layer.att, layer.slope, mask, alpha, out, g, g, layer.relu, dscore, active, dz)
-        run_kernel(_with_partial_sum(gatv2.backward_targets, partial_sum, shape), *csr, *for_targets)
-        reachable = reachable_sources(graph, active)
-        for_sources = (z, z, layer.att, layer.slope, alpha, g, dscore, active, reachable, dz, *shape)
-        run_kernel(gatv2.backward_sources, graph.tptr, graph.dst, graph.position, graph.torder, *for_sources)
-        return dz_tensor, _total(sums)
+        for_sources = (z, z, layer.att, layer.slope, alpha, g, dscore, active, arrays.reachable, dz, *shape)
+        return [
+            _bind(gatv2.backward_targets, (*by_target, *for_targets), datt),
+            mark,
+            _bind(gatv2.backward_sources, (*by_source, *for_sources)),
+        ]
 
-    def scratch(self) -> tuple[Tensor, Tensor, Array, Array, Array]:
-        """Arrays that only the backward pass needs, shared by all layers and allocated by the first one."""
-        if self._scratch is None:
-            plan, graph = self.plan, self.graph
-            size, ranges = graph.nodes * plan.max_width, len(node_ranges(graph.ptr))
-            tensors = (torch.empty(size, dtype=plan.dtype), torch.empty(size, dtype=plan.dtype))
-            dtype = self._no_mask.dtype
-            dscore = np.empty(graph.edges * plan.max_heads, dtype)
-            active = np.empty(graph.nodes * plan.max_heads, np.bool_)
-            self._scratch = (*tensors, dscore, active, np.empty((ranges, plan.max_width), dtype))
-        return self._scratch
 
-    def gradient(self, width: int) -> Tensor:
-        """The array for the gradient of a layer's input, (nodes, width)."""
-        return self.scratch()[1][: self.graph.nodes * width].view(self.graph.nodes, width)
+class BackwardArrays:
+    """Arrays that only the backward pass needs; all layers share them, except the sums.
+
+    Args:
+        plan: the plan of the stack.
+        graph: the graph.
+
+    Attributes:
+        dproducts: gradient of the product of each layer, (nodes, width).
+        transposed: their transposes.
+        grads: gradient of the output of each hidden layer, (nodes, width).
+        datt: gradient of the attention vectors, (layers, ranges of nodes, width).
+        dscore: gradient of the scores.
+        active: which nodes and heads have a gradient.
+        reachable: which nodes receive one.
+        calls: kernel calls of each hidden layer.
+    """
+
+    def __init__(self, plan: StackPlan, graph: CSRGraph) -> None:
+        size = graph.nodes * plan.max_width
+        dproduct, grad = torch.empty(size, dtype=plan.dtype), torch.empty(size, dtype=plan.dtype)
+        widths = [layer.width for layer in plan.layers]
+        self.dproducts = [_rows(dproduct, graph.nodes, width) for width in widths]
+        self.transposed = [rows.t() for rows in self.dproducts]
+        self.grads = [_rows(grad, graph.nodes, width) for width in widths[:-1]]
+        dtype = dproduct.numpy().dtype
+        self.datt = np.empty((len(widths), len(node_ranges(graph.ptr)), plan.max_width), dtype)
+        self.dscore = np.empty(graph.edges * plan.max_heads, dtype)
+        self.active = np.empty(graph.nodes * plan.max_heads, np.bool_)
+        self.reachable = np.empty(graph.nodes, np.bool_)
+        self.calls: list[list[KernelCall]] = []
+
+    def attention_gradients(self, symmetric: bool) -> Sequence[Tensor]:
+        """Gradients of all attention vectors in new memory, one row per layer, padded."""
+        total = self.datt[:, 0].copy() if self.datt.shape[1] == 1 else self.datt.sum(axis=1)
+        if symmetric:
+            total /= 2  # the kernel visits every edge from both ends
+        return torch.from_numpy(total).unbind()
 
 
 class Lease:
-    """Returns a workspace to its plan when the pass that uses it is freed."""
+    """Returns a workspace to its plan when the pass that uses it is freed.
 
-    def __init__(self, workspace: Workspace) -> None:
-        self.workspace = workspace
+    Args:
+        workspace: the workspace.
+        reusable: whether later passes may overwrite its arrays.
+    """
+
+    def __init__(self, workspace: Workspace, reusable: bool) -> None:
+        self.workspace, self.reusable = workspace, reusable and workspace.poolable
 
     def __del__(self) -> None:
-        workspace = self.workspace
-        if workspace.plan.poolable and not workspace.inference and len(workspace.plan.pool) < MAX_POOLED:
-            workspace.outputs = []
-            workspace.plan.pool.append(workspace)
+        pool = self.workspace.plan.pool
+        if self.reusable and len(pool) < MAX_POOLED:
+            self.workspace.last_output = torch.empty(0)
+            pool.append(self.workspace)
 
 
 _PLANS: weakref.WeakKeyDictionary[nn.Module, StackPlan] = weakref.WeakKeyDictionary()
 
 
-def plan_for(convs: Sequence[Any], graph: CSRGraph, dtype: torch.dtype) -> StackPlan:
-    """The plan of a stack on a graph, from the cache if nothing has changed since.
+def plan_for(convs: Sequence[Any], dtype: torch.dtype) -> StackPlan:
+    """The plan of a stack, from the cache if nothing has changed since.
 
     Args:
         convs: the layers.
-        graph: the graph.
         dtype: of the features.
 
     Returns:
         The plan. One plan per stack is kept.
     """
     plan = _PLANS.get(convs[0])
-    if plan is None or not plan.is_valid(convs, graph, dtype):
-        plan = _PLANS[convs[0]] = StackPlan(convs, graph, dtype)
+    if plan is None or not plan.is_valid(convs, dtype):
+        plan = _PLANS[convs[0]] = StackPlan(convs, dtype)
     return plan
 
 
-def lease_workspace(plan: StackPlan, graph: CSRGraph, *, inference: bool = False, reuse: bool = True) -> Lease:
-    """A workspace for one pass: a pooled one, or a new one.
-
-    Args:
-        plan: the plan of the stack.
-        graph: its graph.
-        inference: no backward pass follows.
-        reuse: take it from the pool if possible.
-
-    Returns:
-        The lease, to be kept alive until the backward pass is over.
-    """
-    pooled = reuse and not inference and plan.pool
-    return Lease(plan.pool.pop() if pooled else Workspace(plan, graph, inference))
-
-
-def _clearing(pool: list[Workspace]) -> Callable[[Any], None]:
-    """A callback that empties the pool: workspaces have the size of a graph that no longer exists."""
-    return lambda _: pool.clear()
+def _is(new: Any, old: Any) -> bool:
+    return new is old
 
 
 def _parameters(convs: Sequence[Any]) -> list[nn.Parameter]:
     """Weight and attention of every layer, alternately; without nn.Module.__getattr__, since every pass calls it."""
     return [p for conv in convs for p in (conv._modules["lin_l"]._parameters["weight"], conv._parameters["att"])]
+
+
+def _storage(parameters: Sequence[nn.Parameter]) -> list[tuple[Any, ...]]:
+    """Where the values of parameters are; views of them are valid while this stays the same."""
+    return [(parameter.data_ptr(), parameter.shape, parameter.stride()) for parameter in parameters]
 
 
 def _plan_layer(conv: Any, dtype: torch.dtype, relu: bool) -> LayerPlan:
@@ -272,11 +317,27 @@ def _plan_layer(conv: Any, dtype: torch.dtype, relu: bool) -> LayerPlan:
     return LayerPlan(weight, weight.t(), att.numpy(), width, conv.heads, cached_blocks(channels, dtype), slope, relu)
 
 
-def _with_partial_sum(kernel: Any, partial_sum: dict[int, Array], shape: tuple[int, Blocks]) -> Any:
-    """The kernel with the partial sum of its range of nodes inserted before the shape."""
-    return lambda lo, hi, *arguments: kernel(lo, hi, *arguments, partial_sum[lo], *shape)
+def _rows(flat: Tensor, nodes: int, width: int) -> Tensor:
+    """The beginning of an array as (nodes, width)."""
+    return flat[: nodes * width].view(nodes, width)
 
 
-def _total(sums: Array) -> Array:
-    total: Array = sums[0].copy() if len(sums) == 1 else sums.sum(axis=0)
-    return total
+def _bind(kernel: Any, arguments: tuple[Any, ...], per_range: Sequence[tuple[Any, ...]] = ()) -> KernelCall:
+    """A kernel call over all nodes with its arguments in place.
+
+    Args:
+        kernel: the kernel.
+        arguments: those after ``lo`` and ``hi``; the first are the row pointers.
+        per_range: further arguments, different for each range of nodes.
+
+    Returns:
+        A function without arguments.
+    """
+    ranges = node_ranges(arguments[0])
+    if len(ranges) == 1:
+        call = (*ranges[0], *arguments, *(per_range[0] if per_range else ()))
+        return partial(entry_point(kernel, *call), *call)
+    if not per_range:
+        return partial(run_kernel, kernel, *arguments)
+    extra = {lo: values for (lo, _), values in zip(ranges, per_range, strict=True)}
+    return partial(run_kernel, lambda lo, hi, *args: kernel(lo, hi, *args, *extra[lo]), *arguments)
