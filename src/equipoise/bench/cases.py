@@ -72,6 +72,10 @@ CASES: dict[str, Case] = {
         Case("cora-1000", 1000, "cora", epochs=1, competitors=False, isolated=True),
         Case("citeseer-2", 2, "citeseer", rounds=8, epochs=5),
         Case("pubmed-10", 10, "pubmed", rounds=4, epochs=2),
+        Case("texas-40", 40, "texas", rounds=8, epochs=5),
+        Case("chameleon-5", 5, "chameleon", rounds=4, epochs=2),
+        Case("squirrel-5", 5, "squirrel", rounds=3, epochs=1),
+        Case("actor-5", 5, "actor", rounds=4, epochs=2),
         Case("large", 4, nodes=169_000, edges=2_300_000, features=128, epochs=2, isolated=True),
         # Directed: the kernels store such a graph in both edge orders, so a symmetric one would need less memory.
         Case(

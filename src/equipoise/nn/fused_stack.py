@@ -24,7 +24,7 @@ from equipoise.nn.dispatch import GRAPH_CACHE, fallback_reason
 from equipoise.nn.fused_convs import FusedGATv2Conv, can_fuse_relu
 from equipoise.nn.hooks import AttentionCoefficients, has_hooks, observers_of
 from equipoise.nn.sparse_linear import FeatureMatrix
-from equipoise.nn.workspace import Lease, StackPlan, plan_for
+from equipoise.nn.workspace import Lease, StackPlan, Workspace, plan_for
 
 # Called with the layer's index, its input (None for the stack's own), its output and its coefficients.
 LayerCallback = Callable[[int, Tensor | None, Tensor, Tensor], None]
@@ -37,7 +37,7 @@ def can_fuse(convs: Sequence[Any], activation: nn.Module, x: Any, edge_index: An
         and all(_is_fusable(conv) and conv.add_self_loops == convs[0].add_self_loops for conv in convs)
         and all(padded_channels(conv.out_channels) == conv.out_channels for conv in convs[:-1])
         and convs[-1].heads == 1
-        and not has_hooks(activation)
+        and not has_hooks(activation, *convs, *(conv._modules["lin_l"] for conv in convs))
         and not fallback_reason(convs[0], x, edge_index)
     )
 
@@ -52,7 +52,6 @@ def _is_fusable(conv: Any) -> bool:
         and lin._parameters["bias"] is None
         and can_fuse_relu(conv)
         and not (conv.training and conv.dropout)
-        and not has_hooks(conv, lin)
     )
 
 
@@ -96,19 +95,16 @@ class _FusedStack(Function):
         x: Tensor | None,
         *weights: Tensor,
     ) -> Tensor:
-        workspace = plan.take(graph, inference=callback is None and not any(ctx.needs_input_grad))
-        lease = Lease(workspace, reusable=callback is None)  # observers may keep what they see
+        if callback is None:
+            lease = Lease(plan.take(graph, inference=not any(ctx.needs_input_grad)), reusable=True)
+        else:  # observers may keep what they see
+            lease = Lease(Workspace(plan, graph, inference=False), reusable=False)
         plan.update_padding()
-        h: Tensor | None = None
-        for index, layer in enumerate(plan.layers):
-            _project(features, h, layer.weight, layer.transposed, workspace.products[index])
-            layer_input, h = h, workspace.attend(index)
-            if callback is not None:
-                callback(index, layer_input, h, torch.from_numpy(workspace.alphas[index]))
+        out = _run_layers(plan, features, lease.workspace, callback)
         ctx.plan, ctx.features, ctx.lease = plan, features, lease
         # Saving the features lets autograd notice that they were modified in place before the backward pass.
         ctx.save_for_backward(features.values if x is None else x, *weights)
-        return h  # type: ignore[return-value]  # a stack has at least one layer
+        return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
@@ -119,7 +115,9 @@ class _FusedStack(Function):
             forward = partial(_differentiable_forward, workspace.graph, features, plan.slopes)
             inputs = (x if dense else None, *weights)
             return None, None, None, None, *differentiable_gradients(forward, inputs, grad)
-        arrays, outputs = workspace.begin_backward(), workspace.outputs
+        if workspace.overwritten:  # by an earlier backward pass with retain_graph=True
+            _run_layers(plan, features, workspace)
+        arrays, outputs = workspace.begin_backward(overwrite=ctx.lease.reusable), workspace.outputs
         gradients: list[Tensor] = []
         for index in reversed(range(len(plan.layers))):
             layer, h = plan.layers[index], outputs[index - 1] if index else None
@@ -137,6 +135,20 @@ class _FusedStack(Function):
         for dW, da, W, att in zip(gradients, datt, weights[::2], weights[1::2], strict=True):
             parameter_gradients += [dW[: len(W)], da[: att.numel()].view_as(att)]  # without padding
         return None, None, None, None, grad if needs_dx else None, *parameter_gradients
+
+
+def _run_layers(
+    plan: StackPlan, features: FeatureMatrix, workspace: Workspace, callback: LayerCallback | None = None
+) -> Tensor:
+    h: Tensor | None = None
+    for index, layer in enumerate(plan.layers):
+        _project(features, h, layer.weight, layer.transposed, workspace.products[index])
+        layer_input, h = h, workspace.attend(index)
+        if callback is not None:
+            callback(index, layer_input, h, torch.from_numpy(workspace.alphas[index]))
+    workspace.overwritten = False
+    assert h is not None  # a stack has at least one layer
+    return h
 
 
 def _project(features: FeatureMatrix, h: Tensor | None, weight: Tensor, transposed: Tensor, out: Tensor) -> None:

@@ -52,8 +52,13 @@ def has_hooks(*modules: nn.Module) -> bool:
         or torch_module._global_backward_hooks
         or torch_module._global_backward_pre_hooks
         or torch._C._len_torch_function_stack()
-        or any(m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks for m in modules)
-        or any(not isinstance(hook, ObserverHook) for module in modules for hook in module._forward_hooks.values())
+        or any(
+            m._forward_pre_hooks
+            or m._backward_hooks
+            or m._backward_pre_hooks
+            or (m._forward_hooks and not all(isinstance(hook, ObserverHook) for hook in m._forward_hooks.values()))
+            for m in modules
+        )
     )
 
 

@@ -135,6 +135,7 @@ class Workspace:
         # The last output belongs to the caller, so every pass allocates it.
         self.outputs = [_rows(outputs[i % len(outputs)], graph.nodes, layer.width) for i, layer in layers[:-1]]
         self.last_output = torch.empty(0)
+        self.overwritten = False  # a backward pass has overwritten the outputs
         self.backward_arrays: BackwardArrays | None = None
         self._no_mask = np.empty(0, alphas.dtype)
         self._attend = [self._bind_forward(i, output) for i, output in enumerate(self.outputs)]
@@ -151,9 +152,11 @@ class Workspace:
         if index < len(self._attend):
             self._attend[index]()
             return self.outputs[index]
-        self.last_output = torch.empty(self.graph.nodes, self.plan.layers[index].width, dtype=self.plan.dtype)
-        self._bind_forward(index, self.last_output)()
-        return self.last_output
+        output = torch.empty(self.graph.nodes, self.plan.layers[index].width, dtype=self.plan.dtype)
+        self._bind_forward(index, output)()
+        # Not the output itself: autograd makes it refer to the pass, and the cycle would keep the workspace alive.
+        self.last_output = output.detach()
+        return output
 
     def attend_backward(self, index: int, grad: Tensor) -> Tensor:
         """Backward pass of attention; adds the gradient of the attention vector to ``backward_arrays.datt[index]``.
@@ -173,10 +176,19 @@ class Workspace:
             call()
         return arrays.dproducts[index]
 
-    def begin_backward(self) -> BackwardArrays:
-        """Arrays of the backward pass, allocated by the first one, with the sums set to zero."""
+    def begin_backward(self, overwrite: bool) -> BackwardArrays:
+        """Arrays of the backward pass, allocated by the first one, with the sums set to zero.
+
+        Args:
+            overwrite: put the gradient of each product into the place of the layer's output, which is no longer needed
+                by then. This saves memory on large graphs.
+
+        Returns:
+            The arrays.
+        """
+        self.overwritten = overwrite
         if self.backward_arrays is None:
-            self.backward_arrays = arrays = BackwardArrays(self.plan, self.graph)
+            self.backward_arrays = arrays = BackwardArrays(self.plan, self.graph, self.outputs if overwrite else [])
             arrays.calls = [self._bind_backward(arrays, i, arrays.grads[i]) for i in range(len(self.outputs))]
         self.backward_arrays.datt.fill(0)
         return self.backward_arrays
@@ -221,6 +233,7 @@ class BackwardArrays:
     Args:
         plan: the plan of the stack.
         graph: the graph.
+        outputs: arrays of hidden layers that the gradients of their products may overwrite; empty for new arrays.
 
     Attributes:
         dproducts: gradient of the product of each layer, (nodes, width).
@@ -233,11 +246,11 @@ class BackwardArrays:
         calls: kernel calls of each hidden layer.
     """
 
-    def __init__(self, plan: StackPlan, graph: CSRGraph) -> None:
-        size = graph.nodes * plan.max_width
-        dproduct, grad = torch.empty(size, dtype=plan.dtype), torch.empty(size, dtype=plan.dtype)
+    def __init__(self, plan: StackPlan, graph: CSRGraph, outputs: Sequence[Tensor]) -> None:
         widths = [layer.width for layer in plan.layers]
-        self.dproducts = [_rows(dproduct, graph.nodes, width) for width in widths]
+        grad = torch.empty(graph.nodes * max(widths[:-1], default=0), dtype=plan.dtype)
+        dproduct = torch.empty(graph.nodes * max(widths[len(outputs) :]), dtype=plan.dtype)
+        self.dproducts = [*outputs, *(_rows(dproduct, graph.nodes, width) for width in widths[len(outputs) :])]
         self.transposed = [rows.t() for rows in self.dproducts]
         self.grads = [_rows(grad, graph.nodes, width) for width in widths[:-1]]
         dtype = dproduct.numpy().dtype
@@ -260,15 +273,15 @@ class Lease:
 
     Args:
         workspace: the workspace.
-        reusable: whether later passes may overwrite its arrays.
+        reusable: whether nobody else keeps its arrays, so that the backward pass and later passes may overwrite them.
     """
 
     def __init__(self, workspace: Workspace, reusable: bool) -> None:
-        self.workspace, self.reusable = workspace, reusable and workspace.poolable
+        self.workspace, self.reusable = workspace, reusable
 
     def __del__(self) -> None:
         pool = self.workspace.plan.pool
-        if self.reusable and len(pool) < MAX_POOLED:
+        if self.reusable and self.workspace.poolable and len(pool) < MAX_POOLED:
             self.workspace.last_output = torch.empty(0)
             pool.append(self.workspace)
 
