@@ -53,7 +53,7 @@ def assert_agree(fast, slow, inputs, tolerance):
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
-pad = autograd._pad_channels
+pad = autograd.pad_channels
 
 
 def attention(function, graph, inputs, mask, relu=False):

@@ -21,21 +21,19 @@ from torch_geometric.nn.dense.linear import Linear
 from equipoise.kernels import gatv2
 from equipoise.kernels.csr import CSRGraph
 from equipoise.kernels.simd import padded_channels
-from equipoise.nn.autograd import (
+from equipoise.nn.autograd import compile_kernels
+from equipoise.nn.dispatch import GRAPH_CACHE, fallback_reason
+from equipoise.nn.fused_convs import FusedGATv2Conv, can_fuse_relu
+from equipoise.nn.hooks import AttentionCoefficients, has_hooks, observers_of
+from equipoise.nn.launch import (
     Array,
     AttentionOutput,
     HeadShape,
     attention_forward,
     cached_blocks,
-    compile_kernels,
-    differentiable_gradients,
     gatv2_backward,
-    gatv2_scores,
-    softmax_sum,
 )
-from equipoise.nn.dispatch import GRAPH_CACHE, fallback_reason
-from equipoise.nn.fused_convs import FusedGATv2Conv, can_fuse_relu
-from equipoise.nn.hooks import AttentionCoefficients, has_hooks, observers_of
+from equipoise.nn.second_order import differentiable_gradients, gatv2_scores, softmax_sum
 from equipoise.nn.sparse_linear import FeatureMatrix
 
 NO_DROPOUT = {np.dtype(kind): np.empty(0, kind) for kind in (np.float32, np.float64)}

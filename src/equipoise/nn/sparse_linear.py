@@ -10,7 +10,8 @@ from torch import Tensor
 from torch_geometric.nn.dense.linear import Linear
 
 from equipoise.kernels.csr import CSRGraph, GraphCache, build_matrix
-from equipoise.nn.autograd import NO_POSITIONS, compile_kernels, spmm, weighted_sum
+from equipoise.nn.autograd import compile_kernels, weighted_sum
+from equipoise.nn.launch import NO_POSITIONS, spmm
 
 # Sparsity patterns of features: their entries are sorted by column once, not once per epoch.
 MATRIX_CACHE = GraphCache()
