@@ -16,6 +16,7 @@ class Mixed(nn.Module):
         self.plain = fuse_(GATv2Conv(6, 6))
         self.edges = fuse_(GATv2Conv(6, 6, edge_dim=4))
         self.with_attention = fuse_(GATConv(6, 6))
+        self.reverse = fuse_(GATConv(6, 6, flow="target_to_source"))
         self.stock = GCNConv(6, 6)
         self.foreign = SAGEConv(6, 6)
         self.unused = fuse_(GCNConv(6, 6))
@@ -24,7 +25,7 @@ class Mixed(nn.Module):
     def forward(self, x, edge_index, edge_attr):
         x = self.edges(self.plain(x, edge_index), edge_index, edge_attr=edge_attr)
         x, _ = self.with_attention(x, edge_index, return_attention_weights=True)
-        x = self.foreign(self.stock(self.plain(x, edge_index), edge_index), edge_index)
+        x = self.foreign(self.stock(self.plain(self.reverse(x, edge_index), edge_index), edge_index), edge_index)
         return self.omega(x, edge_index)
 
 
@@ -32,15 +33,15 @@ def test_path_and_reason_of_each_layer():
     paths = {path.name: path for path in layer_paths(Mixed(), *graph(), edge_features())}
     assert {name: path.path for name, path in paths.items()} == {
         "plain": "fused",
-        "edges": "PyG",
-        "with_attention": "PyG",
+        "edges": "fused",
+        "with_attention": "fused",
+        "reverse": "PyG",
         "stock": "PyG",
         "foreign": "PyG",
         "unused": "none",
         "omega.convs.0": "PyG",
     }
-    assert "edge features" in paths["edges"].reason
-    assert "attention weights" in paths["with_attention"].reason
+    assert "flow" in paths["reverse"].reason
     assert paths["stock"].reason == "stock layer: call fuse_ first"
     assert paths["foreign"].reason == "there is no fused SAGEConv"
     assert "subclass of GATv2Conv" in paths["omega.convs.0"].reason
@@ -54,7 +55,7 @@ def test_layer_with_two_paths_has_two_entries():
             self.conv = fuse_(GATv2Conv(6, 6))
 
         def forward(self, x, edge_index):
-            return self.conv(self.conv(x, edge_index), edge_index, return_attention_weights=True)
+            return self.conv(self.conv(x, edge_index), edge_index.short())
 
     assert [path.path for path in layer_paths(Twice(), *graph())] == ["fused", "PyG"]
 

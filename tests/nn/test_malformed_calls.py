@@ -83,16 +83,90 @@ def agree(kind, shape, dtype, edge_index, loops, repeat):
         torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
-agree()
+EDGES, SOURCES, TARGETS = 6, 5, 4
+SHAPES = st.sampled_from([(6, 2)] * 6 + [(6,), (6, 1), (5, 2), (7, 2), (1, 2), (0, 2), (6, 3), (6, 1, 2), (2, 6), ()])
+PAIRS = ["tensor", "pair", "pair", "pair", "list", "no target", "no source", "three", "one", "wide target", "none"]
+SIZES = st.sampled_from([None] * 6 + [(5, 4), (5, 5), (4, 5), (5,), (5, 4, 3), (5, None), ("5", 4), 5, (-5, 4)])
+FILLS = st.sampled_from(["mean", "max", 2.0, torch.ones(2), torch.ones(3), "nonsense", None])
+
+
+def pair_of(form):
+    x, y = torch.randn(SOURCES, 3), torch.randn(TARGETS, 3)
+    return {
+        "tensor": x, "pair": (x, y), "list": [x, y], "no target": (x, None), "no source": (None, y),
+        "three": (x, y, y), "one": (x,), "wide target": (x, torch.randn(2, TARGETS, 3)), "none": (None, None),
+    }[form]
+
+
+def same(expected, result):
+    if isinstance(expected, Exception):
+        assert isinstance(result, Exception), (expected, result)
+    else:
+        assert not isinstance(result, Exception), result
+        torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+def full_outcome(conv, *arguments):
+    try:
+        result = conv(*arguments)
+        parts = (result[0], *result[1]) if isinstance(result, tuple) else (result,)
+        if any(part.requires_grad for part in parts):
+            sum(part.sum() for part in parts if part.requires_grad).backward()
+        return parts
+    except Exception as error:
+        return error
+
+
+@settings(max_examples=int(sys.argv[1]), deadline=None, **OPTIONS)
+@given(st.data())
+def agree_on_attention(data):
+    draw = data.draw
+    cls = draw(st.sampled_from([GATv2Conv, GATConv]))
+    edge_dim, width = draw(st.sampled_from([2, 2, 2, 1, None])), draw(st.sampled_from([3, (3, 3)]))
+    torch.manual_seed(0)
+    loops, fill = draw(st.booleans()), draw(FILLS)
+    stock = cls(width, 8, heads=2, add_self_loops=loops, edge_dim=edge_dim, fill_value=fill)
+    fused = fuse_(copy.deepcopy(stock))
+    node = st.integers(0, draw(st.sampled_from([3, 3, 3, 4, 5])))
+    rows = [draw(st.lists(node, min_size=EDGES, max_size=EDGES)) for _ in range(2)]
+    edge_index = torch.tensor(rows, dtype=draw(st.sampled_from([torch.int64] * 5 + [torch.int32])))
+    x = pair_of(draw(st.sampled_from(PAIRS)))
+    edge_attr = torch.randn(draw(SHAPES)).to(draw(DTYPES)) if draw(st.booleans()) else None
+    if draw(st.integers(0, 9)) == 0:
+        edge_attr = [[1.0, 2.0]] * EDGES
+    arguments = [x, edge_index, edge_attr] + ([draw(SIZES)] if cls is GATConv else []) + [draw(st.booleans())]
+    same(full_outcome(stock, *arguments), full_outcome(fused, *arguments))
+
+
+@settings(max_examples=int(sys.argv[1]), deadline=None, **OPTIONS)
+@given(st.data())
+def agree_on_weights(data):
+    draw = data.draw
+    normalize = draw(st.booleans())
+    options = {"normalize": normalize, "cached": draw(st.booleans()), "improved": draw(st.booleans())}
+    torch.manual_seed(0)
+    stock = GCNConv(3, 8, add_self_loops=normalize and draw(st.booleans()), **options)
+    fused = fuse_(copy.deepcopy(stock))
+    for _ in range(2):
+        edge_index, x = draw(edge_indices()), torch.randn(draw(st.sampled_from([5, 5, 4, 7])), 3)
+        if edge_index.dim() != 2:
+            continue
+        edges = edge_index.shape[1]
+        shapes = [(edges,)] * 5 + [(edges, 1), (edges + 1,), (1,), (), (1, edges), (2, edges)]
+        weight = torch.rand(draw(st.sampled_from(shapes))).to(draw(DTYPES)) if draw(st.booleans()) else None
+        same(full_outcome(stock, x, edge_index, weight), full_outcome(fused, x, edge_index, weight))
+
+
+{"plain": agree, "attention": agree_on_attention, "weights": agree_on_weights}[sys.argv[2]]()
 print("agreed")
 """
 
 
+@pytest.mark.parametrize("calls", ["plain", "attention", "weights"])
 @pytest.mark.parametrize("examples", [EXAMPLES, pytest.param(3000, marks=pytest.mark.slow)])
-def test_fused_layers_agree_with_stock_layers_on_malformed_calls(examples: int) -> None:
+def test_fused_layers_agree_with_stock_layers_on_malformed_calls(examples: int, calls: str) -> None:
     environment = os.environ | {"PYTHONWARNINGS": "ignore"}
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(examples)], capture_output=True, text=True, env=environment, check=False
-    )
+    command = [sys.executable, "-c", SCRIPT, str(examples), calls]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, f"exit code {done.returncode}\n{done.stderr[-4000:]}"
     assert "agreed" in done.stdout

@@ -64,6 +64,8 @@ def edge_index_reason(conv: MessagePassing, edge_index: Tensor) -> str:
     if edge_index.dtype in CONVERTED_INDEX_TYPES:
         return f"edge_index of {edge_index.dtype}"
     check_edge_index(conv, edge_index)
+    if edge_index.dtype != torch.int64 and not getattr(conv, "add_self_loops", False):
+        return MalformedCall(f"edge_index is of {edge_index.dtype}, expected torch.int64", "pass edge_index.long()")
     return "" if edge_index.device.type == "cpu" else f"edge_index on {edge_index.device.type}"
 
 

@@ -81,7 +81,7 @@ def fallback_reason(
     if any(extra is not None for extra in extras):
         return "edge features, edge weights or requested attention weights"
     if isinstance(conv, GCNConv) and conv.cached and isinstance(edge_index, Tensor) and conv._cached_edge_index:
-        edge_index, edge_attr = conv._cached_edge_index[0], None  # PyG ignores the arguments
+        edge_index, edge_attr = conv._cached_edge_index  # instead of the arguments, which PyG ignores
     if type(edge_index) is not Tensor or edge_index.layout != torch.strided:
         sparse = not isinstance(edge_index, Tensor) or edge_index.layout != torch.strided
         return "sparse adjacency matrix" if sparse else "tensor subclass"
