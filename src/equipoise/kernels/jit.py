@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
 from typing import Any, TypeVar
 
 from numba import njit
 
+log = logging.getLogger("equipoise")
+
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 FASTMATH = ("reassoc", "contract", "nsz", "arcp")  # sums may be reordered; no "nnan", "ninf": both keep their meaning
+COMPILE_NOTICE_SECONDS = 2.0  # loading compiled kernels from the cache takes less
 
 
 def jit(kernel: Kernel) -> Kernel:
@@ -29,3 +36,20 @@ def jit_inline(function: Kernel) -> Kernel:
         The compiled helper.
     """
     return njit(forceinline=True, fastmath=set(FASTMATH), error_model="numpy")(function)  # type: ignore[return-value]
+
+
+@contextmanager
+def compilation_notice() -> Iterator[None]:
+    """Log a message if the block, in which kernels are compiled, takes longer than ``COMPILE_NOTICE_SECONDS``."""
+    notice = threading.Timer(COMPILE_NOTICE_SECONDS, _log_compiling)
+    notice.daemon = True
+    notice.start()
+    try:
+        yield
+    finally:
+        notice.cancel()
+
+
+@cache  # once per process, for any number of kinds and widths
+def _log_compiling() -> None:
+    log.info("Compiling kernels for this machine; they are cached for later runs …")

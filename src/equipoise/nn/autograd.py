@@ -1,38 +1,36 @@
-"""The kernels as differentiable functions of tensors."""
+"""The attention kernels as differentiable functions of tensors."""
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cache, reduce
+from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-from equipoise.kernels import gat, gatv2
+from equipoise.errors import GraphError
+from equipoise.kernels import edge_attention, gat, gatv2
 from equipoise.kernels.csr import CSRGraph, build_graph
+from equipoise.kernels.edge_attention import GATInputs, GATv2Inputs
+from equipoise.kernels.jit import compilation_notice
 from equipoise.kernels.simd import padded_channels
+from equipoise.nn.kernel_arrays import Array, flat_arrays, head_shape, pad_channels, promote
 from equipoise.nn.launch import (
-    NO_POSITIONS,
     AttentionOutput,
+    OutputGradients,
     attention_forward,
-    edge_dot,
-    flat_arrays,
+    edge_attention_forward,
+    edge_gat_backward,
+    edge_gatv2_backward,
     gat_backward,
     gatv2_backward,
-    head_shape,
-    spmm,
 )
-from equipoise.nn.second_order import differentiable_gradients, gat_scores, gatv2_scores, softmax_sum
+from equipoise.nn.second_order import differentiable_gradients, gat_scores, gatv2_scores, softmax_and_sum
 
-log = logging.getLogger("equipoise")
-
-COMPILE_NOTICE_SECONDS = 2.0  # loading compiled kernels from the cache takes less
+OptionalTensors = tuple[Tensor | None, ...]
 
 
 def gatv2_attention(
@@ -43,144 +41,109 @@ def gatv2_attention(
     slope: float,
     dropout: float = 0.0,
     relu: bool = False,
-) -> Tensor:
-    """GATv2 attention, Σ_u α_uv source[u] with α_uv = softmax_u a · LeakyReLU(source[u] + target[v]).
+    *,
+    edge: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """GATv2 attention, Σ_k α_k source[u] with α = softmax a · LeakyReLU(source[u] + target[v] + edge[k]).
 
     Args:
         graph: the graph.
-        source: projected source features (nodes, heads, channels).
-        target: projected target features of the same shape; None if weights are shared.
+        source: projected source features (sources, heads, channels).
+        target: projected target features (targets, heads, channels); None if they are the source features.
         att: the attention vector a, (heads, channels).
         slope: negative slope of the LeakyReLU.
         dropout: probability with which coefficients are dropped.
-        relu: apply a ReLU to the result in the same kernel.
+        relu: apply a ReLU to the sums in the same kernel.
+        edge: projected edge features (edges, heads, channels), in the order by target; None without.
 
     Returns:
-        (nodes, heads, channels).
+        The sums (targets, heads, channels), and the coefficients after dropout (edges, heads) in the order by target.
+
+    Raises:
+        GraphError: ``edge`` does not have one row of heads and channels per edge.
     """
-    source, target, att = promote(source, target, att)
-    compile_kernels("gatv2", source.dtype, source.shape[-1])
-    padded = [pad_channels(features) if features is not None else None for features in (source, target, att)]
+    source, target, att, edge = promote(source, target, att, edge)
+    _check_rows_of_edges(graph, edge, source.shape[1:])
+    compile_attention_kernels("gatv2", source.dtype, source.shape[-1], edge is not None)
+    padded = [features if features is None else pad_channels(features) for features in (source, target, edge, att)]
     mask = dropout_mask(graph, source, dropout)
-    out: Tensor = _GATv2.apply(graph, *padded, slope, mask, relu)  # type: ignore[no-untyped-call]
-    return out[..., : source.shape[-1]]
+    out, weight = _GATv2.apply(graph, *padded, slope, mask, relu)  # type: ignore[no-untyped-call]
+    return out[..., : source.shape[-1]], weight
 
 
 def gat_attention(
-    graph: CSRGraph, z: Tensor, p: Tensor, q: Tensor, slope: float, dropout: float = 0.0, relu: bool = False
-) -> Tensor:
-    """GAT attention, Σ_u α_uv z[u] with α_uv = softmax_u LeakyReLU(p[u] + q[v]).
+    graph: CSRGraph,
+    z: Tensor,
+    p: Tensor,
+    q: Tensor,
+    slope: float,
+    dropout: float = 0.0,
+    relu: bool = False,
+    *,
+    edge: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """GAT attention, Σ_k α_k z[u] with α = softmax LeakyReLU(p[u] + q[v] + edge[k]).
 
     Args:
         graph: the graph.
-        z: projected features (nodes, heads, channels).
-        p: scores of nodes as sources, (nodes, heads).
-        q: scores of nodes as targets, (nodes, heads).
+        z: projected source features (sources, heads, channels).
+        p: scores of sources, (sources, heads).
+        q: scores of targets, (targets, heads).
         slope: negative slope of the LeakyReLU.
         dropout: probability with which coefficients are dropped.
-        relu: apply a ReLU to the result in the same kernel.
+        relu: apply a ReLU to the sums in the same kernel.
+        edge: scores of edges (edges, heads), in the order by target; None without.
 
     Returns:
-        (nodes, heads, channels).
+        The sums (targets, heads, channels), and the coefficients after dropout (edges, heads) in the order by target.
+
+    Raises:
+        GraphError: ``edge`` does not have one row of heads per edge.
     """
-    z, p, q = promote(z, p, q)
-    compile_kernels("gat", z.dtype, z.shape[-1])
+    z, p, q, edge = promote(z, p, q, edge)
+    _check_rows_of_edges(graph, edge, p.shape[1:])
+    compile_attention_kernels("gat", z.dtype, z.shape[-1], edge is not None)
     mask = dropout_mask(graph, z, dropout)
-    out: Tensor = _GAT.apply(graph, pad_channels(z), p, q, slope, mask, relu)  # type: ignore[no-untyped-call]
-    return out[..., : z.shape[-1]]
+    out, weight = _GAT.apply(graph, pad_channels(z), p, q, edge, slope, mask, relu)  # type: ignore[no-untyped-call]
+    return out[..., : z.shape[-1]], weight
 
 
-def weighted_sum(graph: CSRGraph, weight: Tensor, z: Tensor) -> Tensor:
-    """Sparse-dense product Σ_u weight_uv z[u].
-
-    Args:
-        graph: the graph, or the sparsity pattern of a matrix.
-        weight: (edges), in the order by target.
-        z: (nodes, channels).
-
-    Returns:
-        (nodes, channels).
-    """
-    weight, z = promote(weight, z)
-    compile_kernels("gcn", z.dtype, z.shape[-1])
-    out: Tensor = _WeightedSum.apply(graph, weight, pad_channels(z), False)  # type: ignore[no-untyped-call]
-    return out[..., : z.shape[-1]]
+def _check_rows_of_edges(graph: CSRGraph, edge: Tensor | None, row: tuple[int, ...]) -> None:
+    """Check the shape of edge features: kernels read them without bounds checks, and any module may compute them."""
+    if edge is not None and edge.shape != (graph.edges, *row):
+        raise GraphError(
+            f"projected edge features have shape {tuple(edge.shape)}, expected {(graph.edges, *row)}",
+            remedy="a hook of lin_edge, or a module that replaces it, must keep the shape of its output",
+        )
 
 
-def permute(rows: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
-    """Rows in another order, ``rows[order]``.
+def compile_attention_kernels(kind: str, dtype: torch.dtype, channels: int, edge_features: bool = False) -> None:
+    """Compile the kernels of one kind of attention, or load them from Numba's disk cache.
 
     Args:
-        rows: any tensor of at least one dimension.
-        order: a permutation of its rows.
-        inverse: the inverse permutation, for the backward pass.
-
-    Returns:
-        A new tensor.
-    """
-    permuted: Tensor = _Permutation.apply(rows, order, inverse)  # type: ignore[no-untyped-call]
-    return permuted
-
-
-def compile_kernels(kind: str, dtype: torch.dtype, channels: int) -> None:
-    """Compile the kernels of one kind of layer, or load them from Numba's disk cache.
-
-    Logs a message at level INFO, once per process, if this takes longer than ``COMPILE_NOTICE_SECONDS``.
-
-    Args:
-        kind: ``"gatv2"``, ``"gat"`` or ``"gcn"``.
+        kind: ``"gatv2"`` or ``"gat"``.
         dtype: of the features.
         channels: per head.
+        edge_features: whether there are edge features.
     """
-    _compile_kernels(kind, dtype, padded_channels(channels))
+    _compile_attention_kernels(kind, dtype, padded_channels(channels), edge_features)
 
 
 @cache
-def _compile_kernels(kind: str, dtype: torch.dtype, channels: int) -> None:
-    with compilation_notice():
+def _compile_attention_kernels(kind: str, dtype: torch.dtype, channels: int, edge_features: bool) -> None:
+    with compilation_notice(), torch.enable_grad():
         graph = build_graph(torch.zeros(2, 0, dtype=torch.long), nodes=2, self_loops=True)
-        z, p, a = (torch.ones(s, dtype=dtype, requires_grad=True) for s in ((2, 1, channels), (2, 1), (1, channels)))
+        shapes = ((2, 1, channels), (2, 1), (1, channels))
+        z, p, a = (torch.ones(shape, dtype=dtype, requires_grad=True) for shape in shapes)
         mask = dropout_mask(graph, z, 0.0)
-        with torch.enable_grad():
-            out: Tensor = {
-                # Without and with a separate target: their backward passes use different kernels.
-                "gatv2": lambda: sum(_GATv2.apply(graph, z, t, a, 0.2, mask, False) for t in (None, z)),  # type: ignore[no-untyped-call]
-                "gat": lambda: _GAT.apply(graph, z, p, p, 0.2, mask, False),  # type: ignore[no-untyped-call]
-                "gcn": lambda: _WeightedSum.apply(graph, p.detach()[:, 0], z[:, 0], False),  # type: ignore[no-untyped-call]
-            }[kind]()
-            torch.autograd.grad(out.sum(), z)
-
-
-@contextmanager
-def compilation_notice() -> Iterator[None]:
-    """Log a message if the block, in which kernels are compiled, takes longer than ``COMPILE_NOTICE_SECONDS``."""
-    notice = threading.Timer(COMPILE_NOTICE_SECONDS, _log_compiling)
-    notice.daemon = True
-    notice.start()
-    try:
-        yield
-    finally:
-        notice.cancel()
-
-
-@cache  # once per process, for any number of kinds and widths
-def _log_compiling() -> None:
-    log.info("Compiling kernels for this machine; they are cached for later runs …")
-
-
-def promote(*tensors: Any) -> tuple[Any, ...]:
-    """Convert tensors to their common dtype, as torch's own operations do: kernels take arrays of one dtype."""
-    dtypes = {tensor.dtype for tensor in tensors if tensor is not None}
-    if len(dtypes) == 1:
-        return tensors
-    common = reduce(torch.promote_types, dtypes)
-    return tuple(None if tensor is None else tensor.to(common) for tensor in tensors)
-
-
-def pad_channels(features: Tensor) -> Tensor:
-    """Append zero channels up to a multiple of the smallest vector width."""
-    missing = padded_channels(features.shape[-1]) - features.shape[-1]
-    return F.pad(features, (0, missing)) if missing else features
+        if kind == "gat":
+            out, _ = _GAT.apply(graph, z, p, p, p if edge_features else None, 0.2, mask, False)  # type: ignore[no-untyped-call]
+            out.sum().backward()
+            return
+        edge = z if edge_features else None
+        for target in (None, z):  # their backward passes use different kernels
+            out, _ = _GATv2.apply(graph, z, target, edge, a, 0.2, mask, False)  # type: ignore[no-untyped-call]
+            out.sum().backward()
 
 
 def dropout_mask(graph: CSRGraph, like: Tensor, dropout: float) -> Tensor:
@@ -197,113 +160,126 @@ class _GATv2(Function):
         graph: CSRGraph,
         source: Tensor,
         target: Tensor | None,
+        edge: Tensor | None,
         att: Tensor,
         slope: float,
         dropout_mask: Tensor,
         relu: bool,
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         s, a, mask = flat_arrays(source, att, dropout_mask)
-        score_inputs = (s if target is None else flat_arrays(target)[0], a)
-        output = attention_forward(gatv2.forward, graph, s, score_inputs, slope, mask, relu, head_shape(source))
+        t, shape = s if target is None else flat_arrays(target)[0], head_shape(source)
+        if edge is None:
+            output = attention_forward(gatv2.forward, graph, s, (t, a), slope, mask, relu, shape)
+        else:
+            inputs = GATv2Inputs(s, t, flat_arrays(edge)[0], a, s.dtype.type(slope))
+            output = edge_attention_forward(edge_attention.gatv2_forward, graph, (inputs,), mask, relu, shape)
         ctx.graph, ctx.slope, ctx.relu = graph, slope, relu
-        out, *coefficients = (torch.from_numpy(array) for array in output)
-        out = out.view(graph.targets, *source.shape[1:])
-        ctx.save_for_backward(source, target, att, dropout_mask, out, *coefficients)
-        return out
+        ctx.set_materialize_grads(False)
+        out, alpha, weight = _output_tensors(output, graph, source)
+        ctx.save_for_backward(source, target, edge, att, dropout_mask, out, alpha, weight)
+        return out, weight
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        source, target, att, dropout_mask, *saved = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor | None, dweight: Tensor | None) -> tuple[Any, ...]:
+        source, target, edge, att, dropout_mask, *saved = ctx.saved_tensors
+        graph, slope, relu = ctx.graph, ctx.slope, ctx.relu
+        inputs = (source, target, edge, att)
         if torch.is_grad_enabled():  # create_graph=True
 
-            def forward(source: Tensor, target: Tensor | None, att: Tensor) -> Tensor:
-                score = gatv2_scores(ctx.graph, source, source if target is None else target, att, ctx.slope)
-                return softmax_sum(ctx.graph, score, source, dropout_mask, ctx.relu)
+            def forward(
+                source: Tensor, target: Tensor | None, edge: Tensor | None, att: Tensor
+            ) -> tuple[Tensor, Tensor]:
+                t = source if target is None else target
+                score = gatv2_scores(graph, source, t, att, slope, edge=edge)
+                return softmax_and_sum(graph, score, source, dropout_mask, relu)
 
-            return None, *differentiable_gradients(forward, (source, target, att), grad), None, None, None
-        s, a, mask, out, alpha, weight, g = flat_arrays(source, att, dropout_mask, *saved, grad)
+            return None, *differentiable_gradients(forward, inputs, grad, dweight), None, None, None
+        s, a, mask, *arrays = flat_arrays(source, att, dropout_mask, *saved)
+        output, shape = AttentionOutput(*arrays), head_shape(source)
+        grads = _output_gradients(grad, dweight, output.out)
         t = None if target is None else flat_arrays(target)[0]
-        output, shape = AttentionOutput(out, alpha, weight), head_shape(source)
-        arrays = gatv2_backward(ctx.graph, s, t, a, ctx.slope, mask, output, ctx.relu, g, shape)
-        pairs = zip(arrays, (source, target, att), strict=True)
-        gradients = (None if array is None else torch.from_numpy(array).view(like.shape) for array, like in pairs)
-        return None, *gradients, None, None, None
+        gradients: tuple[Array | None, ...]
+        if edge is None and dweight is None:
+            ds, dt, da = gatv2_backward(graph, s, t, a, slope, mask, output, relu, grads.out, shape)
+            gradients = (ds, dt, None, da)
+        else:
+            e = np.empty(0, s.dtype) if edge is None else flat_arrays(edge)[0]
+            kernel_inputs = GATv2Inputs(s, s if t is None else t, e, a, s.dtype.type(slope))
+            ds, dt, de, da = edge_gatv2_backward(graph, kernel_inputs, mask, output, relu, grads, shape)
+            gradients = (ds + dt, None, de, da) if t is None else (ds, dt, de, da)
+        return None, *_gradient_tensors(gradients, inputs), None, None, None
 
 
 class _GAT(Function):
     @staticmethod
     def forward(
-        ctx: Any, graph: CSRGraph, z: Tensor, p: Tensor, q: Tensor, slope: float, dropout_mask: Tensor, relu: bool
-    ) -> Tensor:
+        ctx: Any,
+        graph: CSRGraph,
+        z: Tensor,
+        p: Tensor,
+        q: Tensor,
+        edge: Tensor | None,
+        slope: float,
+        dropout_mask: Tensor,
+        relu: bool,
+    ) -> tuple[Tensor, Tensor]:
         features, p_array, q_array, mask = flat_arrays(z, p, q, dropout_mask)
-        output = attention_forward(gat.forward, graph, features, (p_array, q_array), slope, mask, relu, head_shape(z))
+        shape = head_shape(z)
+        if edge is None:
+            output = attention_forward(gat.forward, graph, features, (p_array, q_array), slope, mask, relu, shape)
+        else:
+            inputs = GATInputs(p_array, q_array, flat_arrays(edge)[0], features.dtype.type(slope))
+            output = edge_attention_forward(edge_attention.gat_forward, graph, (features, inputs), mask, relu, shape)
         ctx.graph, ctx.slope, ctx.relu = graph, slope, relu
-        out, *coefficients = (torch.from_numpy(array) for array in output)
-        out = out.view(graph.targets, *z.shape[1:])
-        ctx.save_for_backward(z, p, q, dropout_mask, out, *coefficients)
-        return out
+        ctx.set_materialize_grads(False)
+        out, alpha, weight = _output_tensors(output, graph, z)
+        ctx.save_for_backward(z, p, q, edge, dropout_mask, out, alpha, weight)
+        return out, weight
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        graph, relu, z = ctx.graph, ctx.relu, ctx.saved_tensors[0]
+    def backward(ctx: Any, grad: Tensor | None, dweight: Tensor | None) -> tuple[Any, ...]:
+        z, p, q, edge, dropout_mask, *saved = ctx.saved_tensors
+        graph, slope, relu = ctx.graph, ctx.slope, ctx.relu
+        inputs = (z, p, q, edge)
         if torch.is_grad_enabled():  # create_graph=True
 
-            def forward(z: Tensor, p: Tensor, q: Tensor) -> Tensor:
-                return softmax_sum(graph, gat_scores(graph, p, q, ctx.slope), z, ctx.saved_tensors[3], relu)
+            def forward(z: Tensor, p: Tensor, q: Tensor, edge: Tensor | None) -> tuple[Tensor, Tensor]:
+                score = gat_scores(graph, p, q, slope, edge=edge)
+                return softmax_and_sum(graph, score, z, dropout_mask, relu)
 
-            return None, *differentiable_gradients(forward, ctx.saved_tensors[:3], grad), None, None, None
-        shape = head_shape(z)
-        features, p, q, mask, *output, g = flat_arrays(*ctx.saved_tensors, grad)
-        arrays = gat_backward(graph, features, p, q, ctx.slope, mask, AttentionOutput(*output), relu, g, shape)
-        pairs = zip(arrays, ctx.saved_tensors[:3], strict=True)
-        return None, *(torch.from_numpy(array).view(like.shape) for array, like in pairs), None, None, None
-
-
-class _WeightedSum(Function):
-    @staticmethod
-    def forward(ctx: Any, graph: CSRGraph, weight: Tensor, z: Tensor, transposed: bool) -> Tensor:
-        ctx.graph, ctx.transposed = graph, transposed
-        ctx.save_for_backward(weight, z if ctx.needs_input_grad[1] else None)
-        if transposed:
-            return spmm(graph.tptr, graph.dst, weight, graph.position, z)
-        return spmm(graph.ptr, graph.src, weight, NO_POSITIONS, z)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        (weight, z), transposed = ctx.saved_tensors, ctx.transposed
-        dweight = dz = None
-        if ctx.needs_input_grad[1]:
-            dweight = _EdgeDot.apply(ctx.graph, *((z, grad) if transposed else (grad, z)))  # type: ignore[no-untyped-call]
-        if ctx.needs_input_grad[2]:
-            # The gradient is a product with the transposed matrix, and so is the gradient of the gradient.
-            dz = _WeightedSum.apply(ctx.graph, weight, grad, not transposed)  # type: ignore[no-untyped-call]
-        return None, dweight, dz, None
+            return None, *differentiable_gradients(forward, inputs, grad, dweight), None, None, None
+        features, p_array, q_array, mask, *arrays = flat_arrays(z, p, q, dropout_mask, *saved)
+        output, shape = AttentionOutput(*arrays), head_shape(z)
+        grads = _output_gradients(grad, dweight, output.out)
+        gradients: tuple[Array | None, ...]
+        if edge is None and dweight is None:
+            pair = (p_array, q_array)
+            gradients = (*gat_backward(graph, features, *pair, slope, mask, output, relu, grads.out, shape), None)
+        else:
+            e = np.empty(0, features.dtype) if edge is None else flat_arrays(edge)[0]
+            kernel_inputs = GATInputs(p_array, q_array, e, features.dtype.type(slope))
+            gradients = edge_gat_backward(graph, features, kernel_inputs, mask, output, relu, grads, shape)
+        return None, *_gradient_tensors(gradients, inputs), None, None, None
 
 
-class _EdgeDot(Function):
-    """⟨target[v], source[u]⟩ of every edge; its gradients are weighted sums, so it can be differentiated again."""
-
-    @staticmethod
-    def forward(ctx: Any, graph: CSRGraph, target: Tensor, source: Tensor) -> Tensor:
-        ctx.graph = graph
-        ctx.save_for_backward(target, source)
-        return edge_dot(graph, target, source)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        target, source = ctx.saved_tensors
-        dtarget = _WeightedSum.apply(ctx.graph, grad, source, False)  # type: ignore[no-untyped-call]
-        return None, dtarget, _WeightedSum.apply(ctx.graph, grad, target, True)  # type: ignore[no-untyped-call]
+def _output_tensors(output: AttentionOutput, graph: CSRGraph, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Sums, coefficients and coefficients after dropout as tensors; the last two are one without dropout."""
+    out = torch.from_numpy(output.out).view(graph.targets, *z.shape[1:])
+    alpha = torch.from_numpy(output.alpha).view(graph.edges, z.shape[1])
+    weight = alpha if output.weight is output.alpha else torch.from_numpy(output.weight).view(alpha.shape)
+    return out, alpha, weight
 
 
-class _Permutation(Function):
-    """Rows in another order; unlike that of indexing, its backward pass is a copy, as no row occurs twice."""
+def _output_gradients(grad: Tensor | None, dweight: Tensor | None, out: Array) -> OutputGradients:
+    return OutputGradients(
+        np.zeros_like(out) if grad is None else flat_arrays(grad)[0],
+        None if dweight is None else flat_arrays(dweight)[0],
+    )
 
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
-        ctx.order, ctx.inverse = order, inverse
-        return rows.index_select(0, order)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        return _Permutation.apply(grad, ctx.inverse, ctx.order), None, None  # type: ignore[no-untyped-call]
+def _gradient_tensors(arrays: tuple[Array | None, ...], inputs: OptionalTensors) -> OptionalTensors:
+    """Gradients in the shapes of the inputs; None for inputs that are None."""
+    return tuple(
+        None if array is None or like is None else torch.from_numpy(array).view(like.shape)
+        for array, like in zip(arrays, inputs, strict=True)
+    )

@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 from torch_geometric.nn import GCNConv, MessagePassing
 
 from equipoise.errors import ChoiceError, GraphError
-from equipoise.kernels.csr import GraphCache
+from equipoise.kernels.graph_cache import GraphCache
 from equipoise.nn.arguments import (
     MalformedCall,
     edge_attr_reason,

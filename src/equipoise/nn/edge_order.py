@@ -11,8 +11,8 @@ from torch_geometric.utils import add_self_loops, remove_self_loops
 
 from equipoise.errors import GraphError
 from equipoise.kernels.csr import CSRGraph, NumNodes, edge_permutation
-from equipoise.nn.autograd import permute
 from equipoise.nn.dispatch import GRAPH_CACHE
+from equipoise.nn.sparse_product import permute
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from torch_geometric.nn.dense.linear import Linear
 from equipoise.laws.validation import check_module
 from equipoise.nn.autograd import gat_attention, gatv2_attention
 from equipoise.nn.dispatch import GRAPH_CACHE, call_pyg, fallback_reason
-from equipoise.nn.edge_autograd import edge_gat_attention, edge_gatv2_attention
 from equipoise.nn.edge_order import GraphEdges
 from equipoise.nn.fused_gcn import FusedGCNConv
 from equipoise.nn.hooks import has_hooks
@@ -99,11 +98,8 @@ class FusedGATv2Conv(GATv2Conv):  # type: ignore[misc]  # PyG is untyped
         target = None if shared else linear(self.lin_r, x_target).view(-1, H, C)
         edges = GraphEdges(self, edge_index, source.size(0), source.size(0) if target is None else target.size(0))
         options = (self.att[0], self.negative_slope, self.dropout if self.training else 0.0, relu_in_kernel)
-        if edge_attr is None and not return_attention_weights:
-            out = gatv2_attention(edges.graph, source, target, *options)
-        else:
-            edge = None if edge_attr is None else self.lin_edge(edges.features(edge_attr)).view(-1, H, C)
-            out, coefficients = edge_gatv2_attention(edges.graph, source, target, edge, *options)
+        edge = None if edge_attr is None else self.lin_edge(edges.features(edge_attr)).view(-1, H, C)
+        out, coefficients = gatv2_attention(edges.graph, source, target, *options, edge=edge)
         out = apply_relu(add_skip_and_bias(self, out, x_target), relu and not relu_in_kernel)
         return (out, edges.attention_weights(coefficients)) if return_attention_weights else out
 
@@ -125,7 +121,7 @@ def project_and_attend(conv: Any, x: Tensor, edge_index: Tensor, relu: bool = Fa
     target = None if conv.share_weights else linear(conv.lin_r, x).view(-1, H, C)
     graph = GRAPH_CACHE.get(edge_index, Z.size(0), conv.add_self_loops)
     dropout = conv.dropout if conv.training else 0.0
-    return Z, gatv2_attention(graph, Z, target, conv.att[0], conv.negative_slope, dropout, relu)
+    return Z, gatv2_attention(graph, Z, target, conv.att[0], conv.negative_slope, dropout, relu)[0]
 
 
 def can_fuse_relu(conv: Any) -> bool:
@@ -226,11 +222,8 @@ class FusedGATConv(GATConv):  # type: ignore[misc]  # PyG is untyped
             q = (target * self.att_dst).sum(dim=-1)
         edges = GraphEdges(self, edge_index, p.size(0), q.size(0))
         options = (self.negative_slope, self.dropout if self.training else 0.0, relu_in_kernel)
-        if edge_attr is None and not return_attention_weights:
-            out = gat_attention(edges.graph, source, p, q, *options)
-        else:
-            edge = None if edge_attr is None else edge_scores(self, edges.features(edge_attr))
-            out, coefficients = edge_gat_attention(edges.graph, source, p, q, edge, *options)
+        edge = None if edge_attr is None else edge_scores(self, edges.features(edge_attr))
+        out, coefficients = gat_attention(edges.graph, source, p, q, *options, edge=edge)
         out = apply_relu(add_skip_and_bias(self, out, x_target), relu and not relu_in_kernel)
         return (out, edges.attention_weights(coefficients)) if return_attention_weights else out
 

@@ -13,10 +13,10 @@ from torch_geometric.typing import Adj
 
 from equipoise.errors import EdgeIndexError
 from equipoise.kernels.csr import CSRGraph
-from equipoise.nn.autograd import weighted_sum
 from equipoise.nn.dispatch import GRAPH_CACHE, call_pyg, fallback_reason
 from equipoise.nn.edge_order import edge_order
 from equipoise.nn.sparse_linear import linear
+from equipoise.nn.sparse_product import weighted_sum
 
 
 class FusedGCNConv(GCNConv):  # type: ignore[misc]  # PyG is untyped

@@ -21,19 +21,13 @@ from torch_geometric.nn.dense.linear import Linear
 from equipoise.kernels import gatv2
 from equipoise.kernels.csr import CSRGraph
 from equipoise.kernels.simd import padded_channels
-from equipoise.nn.autograd import compile_kernels
+from equipoise.nn.autograd import compile_attention_kernels
 from equipoise.nn.dispatch import GRAPH_CACHE, fallback_reason
 from equipoise.nn.fused_convs import FusedGATv2Conv, can_fuse_relu
 from equipoise.nn.hooks import AttentionCoefficients, has_hooks, observers_of
-from equipoise.nn.launch import (
-    Array,
-    AttentionOutput,
-    HeadShape,
-    attention_forward,
-    cached_blocks,
-    gatv2_backward,
-)
-from equipoise.nn.second_order import differentiable_gradients, gatv2_scores, softmax_sum
+from equipoise.nn.kernel_arrays import Array, HeadShape, cached_blocks
+from equipoise.nn.launch import AttentionOutput, attention_forward, gatv2_backward
+from equipoise.nn.second_order import differentiable_gradients, gatv2_scores, softmax_and_sum
 from equipoise.nn.sparse_linear import FeatureMatrix
 
 NO_DROPOUT = {np.dtype(kind): np.empty(0, kind) for kind in (np.float32, np.float64)}
@@ -82,7 +76,7 @@ def fused_forward(convs: Sequence[Any], x: Tensor, edge_index: Tensor) -> Tensor
     """
     graph = GRAPH_CACHE.get(edge_index, x.shape[0], convs[0].add_self_loops)
     for conv in convs:
-        compile_kernels("gatv2", x.dtype, conv.out_channels)
+        compile_attention_kernels("gatv2", x.dtype, conv.out_channels)
     features = FeatureMatrix(x)
     weights = [weight for conv in convs for weight in (conv.lin_l.weight, conv.att)]
     slopes = [conv.negative_slope for conv in convs]
@@ -121,7 +115,7 @@ class _FusedStack(Function):
             z = product.numpy().ravel()
             relu, no_mask = layer < last, NO_DROPOUT[z.dtype]
             output = attention_forward(gatv2.forward, graph, z, (z, att), slope, no_mask, relu, shape)
-            layer_input, h = h, torch.from_numpy(output.out).view(graph.nodes, -1)
+            layer_input, h = h, torch.from_numpy(output.out).view(graph.targets, -1)
             alpha = torch.from_numpy(output.alpha)
             saved += (product if z.nbytes <= MAX_SAVED_BYTES else None, h, alpha)
             if callback is not None:
@@ -165,12 +159,12 @@ class _FusedStack(Function):
                 overwrite_grad=hidden,
             )
             del product, z  # may be the largest arrays
-            dproduct = torch.from_numpy(dz).view(graph.nodes, -1)
+            dproduct = torch.from_numpy(dz).view(graph.targets, -1)
             dW = features.weight_gradient(dproduct) if h is None else torch.mm(dproduct.t(), h)
             channels = weights[2 * layer + 1].shape[-1]
             gradients += [torch.from_numpy(datt).view(1, shape[0], -1)[..., :channels], dW[: len(weights[2 * layer])]]
             if layer or ctx.needs_input_grad[4]:
-                reuse = hidden and grad.shape == (graph.nodes, W.shape[1])
+                reuse = hidden and grad.shape == (graph.targets, W.shape[1])
                 grad = torch.mm(dproduct, W, out=grad) if reuse else torch.mm(dproduct, W)
             del dz, dproduct  # free them before the next layer allocates its own
         dx = grad if ctx.needs_input_grad[4] else None
@@ -186,9 +180,10 @@ def _differentiable_forward(
     for layer, slope in enumerate(slopes):
         W, att = weights[2 * layer], weights[2 * layer + 1]
         h = features.linear(W) if h is None else h @ W.t()
-        z = h.view(graph.nodes, *att.shape[1:])
+        z = h.view(graph.targets, *att.shape[1:])
         last = layer == len(slopes) - 1
-        h = softmax_sum(graph, gatv2_scores(graph, z, z, att[0], slope), z, none, relu=not last).flatten(1)
+        score = gatv2_scores(graph, z, z, att[0], slope)
+        h = softmax_and_sum(graph, score, z, none, relu=not last)[0].flatten(1)
     assert h is not None
     return F.pad(h, (0, padded_channels(h.shape[1]) - h.shape[1]))
 

@@ -1,34 +1,27 @@
-"""Launch of the kernels: allocates arrays and runs a kernel over all nodes, without autograd.
+"""Launch of the attention kernels: allocates arrays and runs a kernel over all nodes, without autograd.
 
 All arrays are flat. Numbers of rows are those of the graph; callers check them before, as kernels do not.
 """
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from equipoise.kernels import gat, gatv2
+from equipoise.kernels import edge_attention, gat, gatv2
 from equipoise.kernels.csr import CSRGraph, reachable_sources
-from equipoise.kernels.simd import Blocks, num_blocks, vector_blocks
-from equipoise.kernels.spmm import edge_dot as edge_dot_kernel
-from equipoise.kernels.spmm import spmm as spmm_kernel
+from equipoise.kernels.edge_attention import Coefficients, GATInputs, GATv2Inputs
+from equipoise.kernels.simd import num_blocks
 from equipoise.kernels.threads import node_ranges, run_kernel
-
-Array = np.ndarray[Any, Any]
-HeadShape = tuple[int, Blocks]  # number of heads, channels of each as SIMD blocks
-NO_POSITIONS = np.empty(0, np.int32)  # entries are in the order by target already
+from equipoise.nn.kernel_arrays import Array, HeadShape
 
 
 class AttentionOutput(NamedTuple):
     """Arrays that an attention kernel writes, all flat.
 
     Attributes:
-        out: (nodes, heads, channels), the weighted sums, after the ReLU if there is one.
+        out: (targets, heads, channels), the weighted sums, after the ReLU if there is one.
         alpha: (edges, heads), the attention coefficients.
         weight: (edges, heads), the coefficients after dropout; the same array without dropout.
     """
@@ -36,22 +29,6 @@ class AttentionOutput(NamedTuple):
     out: Array
     alpha: Array
     weight: Array
-
-
-@cache
-def cached_blocks(channels: int, dtype: torch.dtype) -> Blocks:
-    """:func:`~equipoise.kernels.simd.vector_blocks` of a torch dtype."""
-    return vector_blocks(channels, torch.empty(0, dtype=dtype).numpy().dtype)
-
-
-def flat_arrays(*tensors: Tensor) -> list[Array]:
-    """Contiguous flat arrays of tensors."""
-    # Not reshape: it may return a view with stride 0 of an expanded tensor, and kernels ignore strides.
-    return [tensor.detach().numpy().ravel() for tensor in tensors]
-
-
-def head_shape(z: Tensor) -> HeadShape:
-    return z.shape[-2], cached_blocks(z.shape[-1], z.dtype)
 
 
 def empty_output(graph: CSRGraph, dropout_mask: Array, shape: HeadShape) -> AttentionOutput:
@@ -141,7 +118,7 @@ def gatv2_backward(
     out, alpha, weight = output
     dscore, slope = np.empty_like(alpha), source.dtype.type(slope)
     dout = np.empty_like(grad) if relu and not overwrite_grad else grad  # gradient before the ReLU, if there is one
-    active, datt = np.empty(graph.nodes * shape[0], np.bool_), PartialSums(graph, att)
+    active, datt = np.empty(graph.targets * shape[0], np.bool_), PartialSums(graph, att)
     if target is None and graph.symmetric:
         for_scores = (source, dropout_mask, alpha, out, grad, dout, relu, dscore, active, *shape)
         run_kernel(gatv2.backward_scores, graph.ptr, graph.src, graph.order, *for_scores)
@@ -219,38 +196,130 @@ def gat_backward(
     return dz, dp, dq
 
 
-def spmm(ptr: Array, neighbour: Array, weight: Tensor, position: Array, z: Tensor) -> Tensor:
-    """Sparse matrix times dense matrix, without autograd.
+def edge_attention_forward(
+    kernel: Any, graph: CSRGraph, inputs: tuple[Any, ...], dropout_mask: Array, relu: bool, shape: HeadShape
+) -> AttentionOutput:
+    """Forward pass of either kind of attention with edge features.
 
     Args:
-        ptr: row pointers of the matrix, or column pointers for a product with its transpose.
-        neighbour: column indices, or row indices.
-        weight: entries of the matrix, in the order by target.
-        position: index of each entry in ``weight``; ``NO_POSITIONS`` if they are in this order.
-        z: (nodes, channels), with channels a multiple of the smallest vector width.
+        kernel: ``gatv2_forward`` or ``gat_forward`` of :mod:`equipoise.kernels.edge_attention`.
+        graph: the graph.
+        inputs: the kernel's: ``GATv2Inputs``, or z and ``GATInputs``.
+        dropout_mask: of the coefficients; empty without dropout.
+        relu: apply a ReLU.
+        shape: heads and channels.
 
     Returns:
-        (nodes, channels).
+        New arrays.
     """
-    w, features = flat_arrays(weight, z)
-    out = z.new_empty(len(ptr) - 1, z.shape[1])
-    (out_array,) = flat_arrays(out)
-    run_kernel(spmm_kernel, ptr, neighbour, position, w, features, out_array, cached_blocks(z.shape[1], z.dtype))
-    return out
+    output = empty_output(graph, dropout_mask, shape)
+    coefficients = Coefficients(output.alpha, output.weight, dropout_mask)
+    run_kernel(kernel, graph.ptr, graph.src, graph.order, *inputs, coefficients, output.out, relu, *shape)
+    return output
 
 
-def edge_dot(graph: CSRGraph, target: Tensor, source: Tensor) -> Tensor:
-    """⟨target[v], source[u]⟩ of every edge from u to v, without autograd.
+class OutputGradients(NamedTuple):
+    """Gradients of the output of attention.
+
+    Attributes:
+        out: of the weighted sums.
+        weight: of the coefficients after dropout; None without.
+    """
+
+    out: Array
+    weight: Array | None
+
+
+def _score_gradients(
+    graph: CSRGraph,
+    z: Array,
+    dropout_mask: Array,
+    output: AttentionOutput,
+    relu: bool,
+    grads: OutputGradients,
+    shape: HeadShape,
+) -> tuple[Array, Array, Array]:
+    """Gradients of the scores and of the sums before the ReLU, and which targets are active."""
+    out, alpha, weight = output
+    dscore, active = np.empty_like(alpha), np.empty(graph.targets * shape[0], np.bool_)
+    dout = np.empty_like(grads.out) if relu else grads.out
+    arguments = (z, dropout_mask, alpha, out, grads.out, dout, relu, dscore, active, *shape)
+    run_kernel(gatv2.backward_scores, graph.ptr, graph.src, graph.order, *arguments)
+    if grads.weight is not None:
+        coefficients = Coefficients(alpha, weight, dropout_mask)
+        for_coefficients = (coefficients, grads.weight, dscore, active, shape[0])
+        run_kernel(edge_attention.add_coefficient_gradients, graph.ptr, graph.order, *for_coefficients)
+    return dscore, dout, active
+
+
+def edge_gatv2_backward(
+    graph: CSRGraph,
+    inputs: GATv2Inputs,
+    dropout_mask: Array,
+    output: AttentionOutput,
+    relu: bool,
+    grads: OutputGradients,
+    shape: HeadShape,
+) -> tuple[Array, Array, Array, Array]:
+    """Backward pass of GATv2 attention with edge features or with a gradient of the coefficients.
 
     Args:
         graph: the graph.
-        target: (targets, channels), with channels a multiple of the smallest vector width.
-        source: (sources, channels).
+        inputs: of the forward pass.
+        dropout_mask: of the coefficients; empty without dropout.
+        output: of the forward pass.
+        relu: whether the forward pass applied a ReLU.
+        grads: gradients of the output.
+        shape: heads and channels.
 
     Returns:
-        (edges), in the order by target.
+        Gradients of source, target, edge (empty without edge features) and attention.
     """
-    t, s = flat_arrays(target, source)
-    out = np.empty(graph.edges, t.dtype)
-    run_kernel(edge_dot_kernel, graph.ptr, graph.src, t, s, out, cached_blocks(source.shape[1], source.dtype))
-    return torch.from_numpy(out)
+    dscore, dout, active = _score_gradients(graph, inputs.source, dropout_mask, output, relu, grads, shape)
+    dtarget, dedge, datt = np.empty_like(inputs.target), np.empty_like(inputs.edge), PartialSums(graph, inputs.att)
+    for_targets = (graph.ptr, graph.src, graph.order, inputs, dscore, active, dtarget, dedge)
+    run_kernel(datt.bind(edge_attention.gatv2_backward_targets, shape), *for_targets)
+    by_source = (graph.tptr, graph.dst, graph.position, graph.torder)
+    if len(dedge):
+        dsource = np.empty_like(inputs.source)
+        for_sources = (output.weight, dout, dedge, active, dsource, *shape)
+        run_kernel(edge_attention.gatv2_backward_sources, *by_source, *for_sources)
+    else:
+        dsource, reachable = np.zeros_like(inputs.source), reachable_sources(graph, active)
+        scores = (inputs.source, inputs.target, inputs.att, inputs.slope, output.weight, dout, dscore)
+        run_kernel(gatv2.backward_sources, *by_source, *scores, active, reachable, dsource, *shape)
+    return dsource, dtarget, dedge, datt.total()
+
+
+def edge_gat_backward(
+    graph: CSRGraph,
+    z: Array,
+    inputs: GATInputs,
+    dropout_mask: Array,
+    output: AttentionOutput,
+    relu: bool,
+    grads: OutputGradients,
+    shape: HeadShape,
+) -> tuple[Array, Array, Array, Array]:
+    """Backward pass of GAT attention with edge features or with a gradient of the coefficients.
+
+    Args:
+        graph: the graph.
+        z: features.
+        inputs: of the forward pass.
+        dropout_mask: of the coefficients; empty without dropout.
+        output: of the forward pass.
+        relu: whether the forward pass applied a ReLU.
+        grads: gradients of the output.
+        shape: heads and channels.
+
+    Returns:
+        Gradients of z, p, q and, per edge, of p[u] + q[v] + edge[k].
+    """
+    dscore, dout, active = _score_gradients(graph, z, dropout_mask, output, relu, grads, shape)
+    dz, dp, dq = np.empty_like(z), np.empty_like(inputs.p), np.empty_like(inputs.q)
+    for_targets = (graph.ptr, graph.src, graph.order, inputs, dscore, dq, shape[0])
+    run_kernel(edge_attention.gat_backward_targets, *for_targets)
+    for_sources = (output.weight, dout, dscore, active, dz, dp, *shape)
+    run_kernel(gat.backward_sources, graph.tptr, graph.dst, graph.position, graph.torder, *for_sources)
+    return dz, dp, dq, dscore

@@ -42,11 +42,6 @@ def differentiable_gradients(
     return [next(found) if alias is not None and alias.requires_grad else None for alias in aliases]
 
 
-def softmax_sum(graph: CSRGraph, score: Tensor, z: Tensor, dropout_mask: Tensor, relu: bool) -> Tensor:
-    """What the attention kernels compute from scores; see :func:`softmax_and_sum`."""
-    return softmax_and_sum(graph, score, z, dropout_mask, relu)[0]
-
-
 def softmax_and_sum(
     graph: CSRGraph, score: Tensor, z: Tensor, dropout_mask: Tensor, relu: bool
 ) -> tuple[Tensor, Tensor]:
@@ -90,4 +85,4 @@ def gat_scores(graph: CSRGraph, p: Tensor, q: Tensor, slope: float, *, edge: Ten
 def edge_ends(graph: CSRGraph) -> tuple[Tensor, Tensor]:
     """Source and target of every edge, in the order by target."""
     degree = torch.from_numpy(graph.ptr).diff()
-    return torch.from_numpy(graph.src).long(), torch.arange(graph.nodes).repeat_interleave(degree)
+    return torch.from_numpy(graph.src).long(), torch.arange(graph.targets).repeat_interleave(degree)

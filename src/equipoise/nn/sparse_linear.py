@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.nn.dense.linear import Linear
 
-from equipoise.kernels.csr import CSRGraph, GraphCache, build_matrix
-from equipoise.nn.autograd import compile_kernels, weighted_sum
-from equipoise.nn.launch import NO_POSITIONS, spmm
+from equipoise.kernels.csr import CSRGraph, build_matrix
+from equipoise.kernels.graph_cache import GraphCache
+from equipoise.nn.sparse_product import NO_POSITIONS, compile_sparse_kernels, spmm, weighted_sum
 
 # Sparsity patterns of features: their entries are sorted by column once, not once per epoch.
 MATRIX_CACHE = GraphCache()
@@ -47,7 +47,7 @@ class FeatureMatrix:
         """x Wᵀ."""
         if self.dense:
             return self.x @ W.t()
-        compile_kernels("gcn", W.dtype, W.shape[0])
+        compile_sparse_kernels(W.dtype, W.shape[0])
         return spmm(self.pattern.ptr, self.pattern.src, self.values, NO_POSITIONS, W.t())
 
     def weight_gradient(self, dz: Tensor) -> Tensor:
