@@ -79,7 +79,7 @@ def fallback_reason(
     if not _fused_enabled():
         return f"{ENGINE_VARIABLE}=reference"
     if any(extra is not None for extra in extras):
-        return "edge features, edge weights or requested attention weights"
+        return "arguments other than features and graph"
     if isinstance(conv, GCNConv) and conv.cached and isinstance(edge_index, Tensor) and conv._cached_edge_index:
         edge_index, edge_attr = conv._cached_edge_index  # instead of the arguments, which PyG ignores
     if type(edge_index) is not Tensor or edge_index.layout != torch.strided:

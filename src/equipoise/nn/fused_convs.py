@@ -279,7 +279,7 @@ def fuse_(model: nn.Module) -> nn.Module:
         >>> fuse_(GAT(8, 16, num_layers=2, out_channels=3, v2=True)).convs[0]
         FusedGATv2Conv(8, 16, heads=1)
     """
-    check_module(model)
+    check_module(model, allow_lazy=True)
     for module in model.modules():
         if type(module) in FUSED_CLASSES:
             module.__class__ = FUSED_CLASSES[type(module)]
@@ -307,7 +307,7 @@ def unfuse_(model: nn.Module) -> nn.Module:
         >>> unfuse_(fuse_(GAT(8, 16, num_layers=2, out_channels=3, v2=True))).convs[0]
         GATv2Conv(8, 16, heads=1)
     """
-    check_module(model)
+    check_module(model, allow_lazy=True)
     stock = {fused: original for original, fused in FUSED_CLASSES.items()}
     for module in model.modules():
         if type(module) in stock:

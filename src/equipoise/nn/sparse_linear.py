@@ -11,6 +11,7 @@ from torch_geometric.nn.dense.linear import Linear
 
 from equipoise.kernels.csr import CSRGraph, build_matrix
 from equipoise.kernels.graph_cache import GraphCache
+from equipoise.nn.hooks import has_hooks
 from equipoise.nn.sparse_product import NO_POSITIONS, compile_sparse_kernels, spmm, weighted_sum
 
 # Sparsity patterns of features: their entries are sorted by column once, not once per epoch.
@@ -59,7 +60,7 @@ class FeatureMatrix:
 
 def linear(lin: Linear, x: Tensor) -> Tensor:
     """x Wᵀ + b of dense or sparse features."""
-    if x.layout not in SPARSE_LAYOUTS:
+    if x.layout not in SPARSE_LAYOUTS or has_hooks(lin):  # also a lazy module before its first call
         out: Tensor = lin(x)
         return out
     out = FeatureMatrix(x).linear(lin.weight)
