@@ -16,12 +16,20 @@ SCRIPT = """
 import copy, sys
 import torch
 from hypothesis import HealthCheck, given, settings, strategies as st
-from torch_geometric.nn import GATConv, GATv2Conv, GCNConv
+from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, GINConv, GraphConv, SAGEConv, TransformerConv
 from equipoise import fuse_
 from equipoise.errors import GraphError
 
 torch.set_num_threads(1)
-CONVS = {"gatv2": GATv2Conv, "gat": GATConv, "gcn": GCNConv}
+CONVS = {
+    "gatv2": lambda loops: GATv2Conv(3, 8, add_self_loops=loops),
+    "gat": lambda loops: GATConv(3, 8, add_self_loops=loops),
+    "gcn": lambda loops: GCNConv(3, 8, add_self_loops=loops),
+    "sage": lambda project: SAGEConv(3, 8, project=project),
+    "graph": lambda mean: GraphConv(3, 2, aggr="mean" if mean else "add"),
+    "gin": lambda learned: GINConv(torch.nn.Linear(3, 8), train_eps=learned),
+    "transformer": lambda beta: TransformerConv(3, 8, beta=beta),
+}
 INDICES = st.one_of(st.integers(0, 4), st.integers(-3, 9), st.sampled_from([-(2**62), 2**31, 2**40, 2**62]))
 FEATURES = st.sampled_from([(5, 3), (5, 3), (5, 3), (0, 3), (1, 3), (2, 5, 3), (5,), (3, 5), (5, 4), ()])
 OTHER_DTYPES = [torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.complex64]
@@ -66,9 +74,9 @@ OPTIONS = {"database": None, "derandomize": True, "suppress_health_check": list(
 
 @settings(max_examples=int(sys.argv[1]), deadline=None, **OPTIONS)
 @given(st.sampled_from(sorted(CONVS)), FEATURES, DTYPES, edge_indices(), st.booleans(), st.booleans())
-def agree(kind, shape, dtype, edge_index, loops, repeat):
+def agree(kind, shape, dtype, edge_index, option, repeat):
     torch.manual_seed(0)
-    stock = CONVS[kind](3, 8, add_self_loops=loops)
+    stock = CONVS[kind](option)
     fused = fuse_(copy.deepcopy(stock))
     x = torch.ones(shape, dtype=dtype) * (torch.arange(shape[-1] if shape else 1).to(dtype) if shape else 1)
     expected, result = outcome(stock, x, edge_index), outcome(fused, x, edge_index)
@@ -160,9 +168,39 @@ def agree_on_weights(data):
             break  # with cached=True, PyG may keep the malformed graph, the fused layer does not
 
 
+@settings(max_examples=int(sys.argv[1]), deadline=None, **OPTIONS)
+@given(st.data())
+def agree_on_aggregations(data):
+    draw = data.draw
+    torch.manual_seed(0)
+    options = {"aggr": draw(st.sampled_from(["add", "mean", "max"]))}
+    width = draw(st.sampled_from([3, (3, 3)]))
+    cls = draw(st.sampled_from([SAGEConv, GraphConv, GINConv, TransformerConv]))
+    if cls is GINConv:
+        stock = GINConv(torch.nn.Linear(3, 8), **options)
+    elif cls is TransformerConv:
+        heads, edge_dim = draw(st.sampled_from([(1, None), (2, None), (2, 2)]))
+        stock = TransformerConv(width, 8, heads=heads, edge_dim=edge_dim)
+    else:
+        stock = cls(width, draw(st.sampled_from([2, 8])), **options)
+    fused = fuse_(copy.deepcopy(stock))
+    edge_index, x = draw(edge_indices()), pair_of(draw(st.sampled_from(PAIRS)))
+    if edge_index.dim() != 2:
+        return
+    if edge_index.dtype == torch.int64 and draw(st.integers(0, 3)):
+        edge_index = edge_index.clamp(0, TARGETS - 1)  # most calls are valid in this respect
+    edges = edge_index.shape[1]
+    shapes = [(edges,)] * 5 + [(edges, 1), (edges, 2), (edges + 1,), (1,), (), (1, edges), (2, edges)]
+    extra = torch.rand(draw(st.sampled_from(shapes))).to(draw(DTYPES)) if draw(st.booleans()) else None
+    arguments = {SAGEConv: [x, edge_index], GINConv: [x, edge_index]}.get(cls, [x, edge_index, extra])
+    arguments += [draw(st.sampled_from([None, True, False])) if cls is TransformerConv else draw(SIZES)]
+    same(full_outcome(stock, *arguments), full_outcome(fused, *arguments))
+
+
 agree()
 agree_on_attention()
 agree_on_weights()
+agree_on_aggregations()
 print("agreed")
 """
 

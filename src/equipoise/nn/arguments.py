@@ -9,7 +9,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, MessagePassing
+from torch_geometric.nn import (
+    GATv2Conv,
+    GCNConv,
+    GINConv,
+    GraphConv,
+    MessagePassing,
+    SAGEConv,
+    TransformerConv,
+)
 
 from equipoise.errors import GraphError
 
@@ -78,9 +86,6 @@ def feature_reason(conv: MessagePassing, x: Any) -> str:
 
     Returns:
         The first reason that applies.
-
-    Raises:
-        GraphError: features are not a matrix, and PyG does not accept them either.
     """
     if type(x) not in (Tensor, nn.Parameter):
         return "tensor subclass"
@@ -88,16 +93,20 @@ def feature_reason(conv: MessagePassing, x: Any) -> str:
         return f"features on {x.device.type}"
     if x.dtype not in FEATURE_TYPES:
         return f"features of {x.dtype}"
-    if x.layout != torch.strided and x.requires_grad:
-        return "gradient of sparse features"
+    return _layout_reason(conv, x)
+
+
+def _layout_reason(conv: MessagePassing, x: Tensor) -> str:
+    """Reason in the number of dimensions of features, or in their sparsity."""
     if x.dim() != 2:
-        if isinstance(conv, GCNConv):
-            return f"features of {x.dim()} dimensions"
-        raise GraphError(
-            f"{type(conv).__name__}: x has {x.dim()} dimensions, expected 2",
-            where=f"x of shape {tuple(x.shape)}",
-            remedy="pass (nodes, features); merge a batch of graphs into one with torch_geometric.data.Batch",
-        )
+        remedy = "pass (nodes, features); merge a batch of graphs into one with torch_geometric.data.Batch"
+        return MalformedCall(f"x has {x.dim()} dimensions, expected 2", remedy)
+    if x.layout == torch.strided:
+        return ""
+    if x.requires_grad:
+        return "gradient of sparse features"
+    if isinstance(conv, GraphConv | GINConv) or (isinstance(conv, SAGEConv) and not conv.project):
+        return MalformedCall("x is sparse, but sums over neighbours need dense features", "pass x.to_dense()")
     return ""
 
 
@@ -106,7 +115,8 @@ def input_reason(conv: MessagePassing, x: Any, size: Any) -> str:
 
     Args:
         conv: the layer.
-        x: features of all nodes, or a pair of those of sources and targets; those of targets may be None for GAT.
+        x: features of all nodes, or a pair of those of sources and targets; those of targets may be
+            None for layers that do not need them.
         size: numbers of sources and targets; None to take them from the features.
 
     Returns:
@@ -115,14 +125,14 @@ def input_reason(conv: MessagePassing, x: Any, size: Any) -> str:
     if isinstance(x, Tensor):
         source = target = x
     else:
-        if not isinstance(conv, GATConv | GATv2Conv):
+        if isinstance(conv, GCNConv):
             return "bipartite input"
         remedy = "pass (x_source, x_target)"
         if not isinstance(x, tuple | list) or len(x) != 2:
             number = f" of {len(x)}" if isinstance(x, tuple | list) else ""
             return MalformedCall(f"x is a {type(x).__name__}{number}, expected a tensor or a pair", remedy)
         source, target = x
-        optional = (Tensor, type(None)) if isinstance(conv, GATConv) else Tensor
+        optional = Tensor if isinstance(conv, GATv2Conv | TransformerConv) else (Tensor, type(None))
         if not isinstance(source, Tensor) or not isinstance(target, optional):
             kinds = ", ".join(type(part).__name__ for part in x)
             return MalformedCall(f"x is a pair ({kinds}), expected two tensors", remedy)
@@ -147,18 +157,48 @@ def _size_reason(source: Tensor, target: Tensor | None, size: Any) -> str:
 
 
 def edge_attr_reason(conv: Any, edge_index: Tensor, edge_attr: Any) -> str:
-    """Reason in edge features of GAT and GATv2, or in edge weights of GCN.
+    """Reason in edge features, or in edge weights of GCN and GraphConv.
 
     Args:
         conv: the layer.
         edge_index: its graph.
-        edge_attr: features (edges, edge_dim), or (edges) for one feature; weights (edges).
+        edge_attr: features (edges, edge_dim), or (edges) for one feature; weights (edges); None without.
 
     Returns:
         The first reason that applies.
     """
-    weights = isinstance(conv, GCNConv)
-    name = "edge_weight" if weights else "edge_attr"
+    if isinstance(conv, TransformerConv):
+        return _transformer_reason(conv, edge_attr)
+    if edge_attr is None:
+        return ""
+    if isinstance(conv, GCNConv | GraphConv):
+        name, columns, reason = "edge_weight", None, ""
+    else:
+        name, columns, reason = "edge_attr", getattr(conv.lin_edge, "in_channels", None), _projection_reason(conv)
+    return (
+        _edge_tensor_reason(name, edge_index, edge_attr)
+        or reason
+        or _shape_reason(name, tuple(edge_attr.shape), edge_index.size(1), columns)
+    )
+
+
+def _transformer_reason(conv: Any, edge_attr: Any) -> str:
+    if edge_attr is not None:
+        return "edge features of TransformerConv"
+    if conv.lin_edge is None:
+        return ""
+    problem = f"edge_attr is missing, but the layer has edge_dim={conv.edge_dim}"
+    return MalformedCall(problem, "pass edge features, or construct the layer without edge_dim")
+
+
+def _projection_reason(conv: Any) -> str:
+    """Reason in the linear map of edge features."""
+    if conv.lin_edge is None:
+        return MalformedCall("edge_attr is given, but the layer has no edge_dim", "construct the layer with edge_dim")
+    return "" if hasattr(conv.lin_edge, "in_channels") else "linear map of edge features replaced by another module"
+
+
+def _edge_tensor_reason(name: str, edge_index: Tensor, edge_attr: Any) -> str:
     if not isinstance(edge_attr, Tensor):
         return MalformedCall(f"{name} is a {type(edge_attr).__name__}, expected a tensor", f"pass {name} as a tensor")
     plain = type(edge_attr) in (Tensor, nn.Parameter) and edge_attr.layout == torch.strided
@@ -166,15 +206,7 @@ def edge_attr_reason(conv: Any, edge_index: Tensor, edge_attr: Any) -> str:
         return f"{name} of another tensor class, device or dtype"
     if edge_index.dtype != torch.int64:
         return f"{name} for edge_index of {edge_index.dtype}"
-    if not weights and not hasattr(conv.lin_edge, "in_channels"):
-        return (
-            "linear map of edge features replaced by another module"
-            if conv.lin_edge is not None
-            else MalformedCall("edge_attr is given, but the layer has no edge_dim", "construct the layer with edge_dim")
-        )
-    return _shape_reason(
-        name, tuple(edge_attr.shape), edge_index.size(1), None if weights else conv.lin_edge.in_channels
-    )
+    return ""
 
 
 def _shape_reason(name: str, shape: tuple[int, ...], edges: int, columns: int | None) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch_geometric.nn import GCNConv, MessagePassing
+from torch_geometric.nn import GCNConv, GINConv, GraphConv, MessagePassing, SAGEConv
+from torch_geometric.nn.aggr import MeanAggregation, SumAggregation
 
 from equipoise.errors import ChoiceError, GraphError
 from equipoise.kernels.graph_cache import GraphCache
@@ -64,11 +65,11 @@ def fallback_reason(
 
     Args:
         conv: the layer.
-        x: its input features, of GAT and GATv2 also a pair for sources and targets.
+        x: its input features; of all layers but GCN also a pair for sources and targets.
         edge_index: its graph.
         extras: other arguments of the call, which the kernels support only as None.
-        edge_attr: edge features of GAT and GATv2, edge weights of GCN.
-        size: numbers of sources and targets, of GAT.
+        edge_attr: edge features of attention layers, edge weights of GCN and GraphConv.
+        size: numbers of sources and targets, where the layer takes them.
 
     Returns:
         The first reason that applies.
@@ -88,12 +89,10 @@ def fallback_reason(
     reason = _mode_reason() or _layer_reason(conv)
     if reason:
         return reason
-    if isinstance(x, Tensor) and edge_attr is None and size is None:
-        return edge_index_reason(conv, edge_index) or feature_reason(conv, x)
     return (
         edge_index_reason(conv, edge_index)
-        or input_reason(conv, x, size)
-        or (edge_attr_reason(conv, edge_index, edge_attr) if edge_attr is not None else "")
+        or (feature_reason(conv, x) if isinstance(x, Tensor) and size is None else input_reason(conv, x, size))
+        or edge_attr_reason(conv, edge_index, edge_attr)
     )
 
 
@@ -114,8 +113,11 @@ def _mode_reason() -> str:
 
 def _layer_reason(conv: MessagePassing) -> str:
     """An option of the layer that the kernels do not support."""
-    if conv.flow != "source_to_target" or conv.aggr not in ("add", "sum"):
-        return "flow='target_to_source' or an aggregation other than sum"
+    averages = isinstance(conv, SAGEConv | GraphConv | GINConv)
+    if type(conv.aggr_module) is not SumAggregation and not (averages and type(conv.aggr_module) is MeanAggregation):
+        return f"aggregation {conv.aggr}"
+    if conv.flow != "source_to_target" or conv.node_dim not in (-2, 0) or conv.decomposed_layers != 1:
+        return "flow='target_to_source', node_dim or decomposed_layers"
     if conv.explain or has_message_hooks(conv):
         return "explainer or message passing hooks"
     return ""

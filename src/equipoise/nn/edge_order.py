@@ -104,7 +104,7 @@ class GraphEdges:
     """The graph of a call, and tensors with one row per edge in its order.
 
     Args:
-        conv: GAT or GATv2.
+        conv: the layer; it adds self-loops if it has an attribute ``add_self_loops`` that is true.
         edge_index: its graph.
         sources: number of source nodes.
         targets: number of target nodes.
@@ -112,11 +112,12 @@ class GraphEdges:
 
     def __init__(self, conv: Any, edge_index: Tensor, sources: int, targets: int) -> None:
         self._conv, self._edge_index = conv, edge_index
-        self._nodes: NumNodes = sources if sources == targets else (sources, targets)
-        self.graph = GRAPH_CACHE.get(edge_index, self._nodes, conv.add_self_loops)
+        self._self_loops: bool = getattr(conv, "add_self_loops", False)
+        self.nodes: NumNodes = sources if sources == targets else (sources, targets)
+        self.graph = GRAPH_CACHE.get(edge_index, self.nodes, self._self_loops)
 
     def _order(self) -> EdgeOrder:
-        return edge_order(self._edge_index, self.graph, self._nodes, self._conv.add_self_loops)
+        return edge_order(self._edge_index, self.graph, self.nodes, self._self_loops)
 
     def features(self, edge_attr: Tensor) -> Tensor:
         """Edge features (edges, edge_dim), those of self-loops included, in the order by target."""
@@ -127,5 +128,5 @@ class GraphEdges:
     def attention_weights(self, coefficients: Tensor) -> tuple[Tensor, Tensor]:
         """What PyG returns for ``return_attention_weights=True``: edges and their coefficients, in PyG's order."""
         order = self._order()
-        edge_index = order.edge_index.clone() if self._conv.add_self_loops else self._edge_index
+        edge_index = order.edge_index.clone() if self._self_loops else self._edge_index
         return edge_index, order.by_edge(coefficients)

@@ -9,14 +9,16 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor, nn
-from torch_geometric.nn import GATConv, GATv2Conv, GCNConv
+from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, GINConv, GraphConv, SAGEConv, TransformerConv
 from torch_geometric.nn.dense.linear import Linear
 
 from equipoise.laws.validation import check_module
 from equipoise.nn.autograd import gat_attention, gatv2_attention
 from equipoise.nn.dispatch import GRAPH_CACHE, call_pyg, fallback_reason
 from equipoise.nn.edge_order import GraphEdges
+from equipoise.nn.fused_aggregations import FusedGINConv, FusedGraphConv, FusedSAGEConv
 from equipoise.nn.fused_gcn import FusedGCNConv
+from equipoise.nn.fused_transformer import FusedTransformerConv
 from equipoise.nn.hooks import has_hooks
 from equipoise.nn.sparse_linear import linear
 
@@ -256,14 +258,19 @@ FUSED_CLASSES: dict[type[nn.Module], type[nn.Module]] = {
     GATv2Conv: FusedGATv2Conv,
     GATConv: FusedGATConv,
     GCNConv: FusedGCNConv,
+    SAGEConv: FusedSAGEConv,
+    GraphConv: FusedGraphConv,
+    GINConv: FusedGINConv,
+    TransformerConv: FusedTransformerConv,
 }
 
 
 def fuse_(model: nn.Module) -> nn.Module:
-    """Replace the stock ``GATv2Conv``, ``GATConv`` and ``GCNConv`` layers of a model by fused ones, in place.
+    """Replace the stock layers of a model by fused ones, in place.
 
-    Layers keep their identity, parameters, hooks and ``state_dict``, so optimizers stay valid. Layers of other classes,
-    including subclasses of the three, are left unchanged.
+    These are ``GATv2Conv``, ``GATConv``, ``GCNConv``, ``SAGEConv``, ``GraphConv``, ``GINConv`` and ``TransformerConv``.
+    They keep their identity, parameters, hooks and ``state_dict``, so optimizers stay valid. Layers of other classes,
+    including subclasses of these, are left unchanged.
 
     Args:
         model: any module.

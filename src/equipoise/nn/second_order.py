@@ -82,6 +82,12 @@ def gat_scores(graph: CSRGraph, p: Tensor, q: Tensor, slope: float, *, edge: Ten
     return F.leaky_relu(score if edge is None else score + edge, slope)
 
 
+def transformer_scores(graph: CSRGraph, query: Tensor, key: Tensor, scale: float) -> Tensor:
+    """Scores (edges, heads) of dot-product attention, by operations of torch."""
+    src, dst = edge_ends(graph)
+    return scale * (query.index_select(0, dst) * key.index_select(0, src)).sum(dim=-1)
+
+
 def edge_ends(graph: CSRGraph) -> tuple[Tensor, Tensor]:
     """Source and target of every edge, in the order by target."""
     degree = torch.from_numpy(graph.ptr).diff()
