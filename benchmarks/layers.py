@@ -36,7 +36,7 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message="Sparse")  # support of CSR tensors is in beta
     print("| layer | graph | equipoise | PyG | PyG, CSR matrix | against PyG | against CSR |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    print("| --- | --- | ---: | ---: | ---: | ---: | ---: |")
     for name, build in LAYERS.items():
         for graph, size in GRAPHS.items():
             ours, pyg, csr = measure(build, *size)

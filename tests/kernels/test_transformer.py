@@ -101,7 +101,7 @@ def test_wide_features_in_several_blocks(C):
 
 
 @given(graphs(), st.integers(1, 3), seeds)
-@settings(max_examples=10)
+@settings(max_examples=5)
 def test_first_and_second_derivatives(graph, C, seed):
     inputs = random_inputs(graph, 2, C, seed)
     for check in (gradcheck, gradgradcheck):
