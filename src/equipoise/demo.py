@@ -23,7 +23,8 @@ from equipoise.data.load import load_dataset
 from equipoise.init.schemes import initialize_
 from equipoise.laws.discover import discover
 from equipoise.laws.rebalance import rebalance_
-from equipoise.nn.autograd import compile_kernels
+from equipoise.nn.autograd import compile_attention_kernels
+from equipoise.nn.sparse_product import compile_sparse_kernels
 from equipoise.nn.stack import Stack
 from equipoise.report.plots.imbalance import ImbalancePanel, draw_imbalance, gather_imbalance
 from equipoise.report.plots.schemes import SchemeRun
@@ -100,8 +101,9 @@ def train_schemes(settings: DemoSettings, on_epoch: ProgressCallback, jobs: int 
     jobs = min(jobs or os.cpu_count() or 1, len(SCHEMES))
     data = load_dataset(settings.dataset, settings.root)  # download once, and report missing files once
     # Compile once: concurrent processes must not write the kernel cache at the same time.
-    for kernel, channels in (("gatv2", settings.width), ("gatv2", data.classes), ("gcn", settings.width)):
-        compile_kernels(kernel, torch.float32, channels)
+    for channels in (settings.width, data.classes):
+        compile_attention_kernels("gatv2", torch.float32, channels)
+    compile_sparse_kernels(torch.float32, settings.width)
     context = multiprocessing.get_context("spawn")  # forked children inherit unusable thread pools
     queue: Queue[EpochProgress] = context.Queue()
     stop = context.Event()

@@ -27,17 +27,17 @@ def gat_attention(graph: CSRGraph, z: Tensor, p: Tensor, q: Tensor, slope: float
 def weighted_sum(graph: CSRGraph, weight: Tensor, z: Tensor) -> Tensor:
     """Σ_u weight_uv z[u]."""
     src, dst = _edge_index(graph)
-    return z.new_zeros(graph.nodes, z.shape[1]).index_add(0, dst, weight[:, None] * z[src])
+    return z.new_zeros(graph.targets, z.shape[1]).index_add(0, dst, weight[:, None] * z[src])
 
 
 def _edge_index(graph: CSRGraph) -> tuple[Tensor, Tensor]:
     counts = torch.from_numpy(graph.ptr).diff()
-    return torch.from_numpy(graph.src).long(), torch.arange(graph.nodes).repeat_interleave(counts)
+    return torch.from_numpy(graph.src).long(), torch.arange(graph.targets).repeat_interleave(counts)
 
 
 def _softmax_and_sum(graph: CSRGraph, score: Tensor, z: Tensor, dropout_mask: Tensor) -> Tensor:
     out = []
-    for v in range(graph.nodes):
+    for v in range(graph.targets):
         edges = slice(int(graph.ptr[v]), int(graph.ptr[v + 1]))
         alpha = score[edges].softmax(dim=0)
         if len(dropout_mask):

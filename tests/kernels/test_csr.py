@@ -1,53 +1,65 @@
-import gc
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.kernels.csr import CHUNK, GraphCache, build_graph, build_matrix, reachable_sources
+from equipoise.errors import EdgeIndexError
+from equipoise.kernels.csr import CHUNK, build_graph, build_matrix, edge_permutation, reachable_sources
 
 
 @st.composite
-def edge_indices(draw):
-    nodes = draw(st.integers(1, 8))
-    edges = draw(st.lists(st.tuples(st.integers(0, nodes - 1), st.integers(0, nodes - 1)), max_size=20))
-    return torch.tensor(edges, dtype=torch.long).reshape(-1, 2).T, nodes
+def bipartite_edges(draw):
+    """An edge_index with duplicates and self-loops, and its numbers of sources and targets."""
+    sources = draw(st.integers(1, 8))
+    targets = draw(st.one_of(st.just(sources), st.integers(1, 8)))
+    edge = st.tuples(st.integers(0, sources - 1), st.integers(0, targets - 1))
+    return torch.tensor(draw(st.lists(edge, max_size=20)), dtype=torch.long).reshape(-1, 2).T, sources, targets
 
 
-@given(edge_indices(), st.booleans())
-def test_csr_and_csc_hold_the_same_edges(edge_index_and_nodes, self_loops):
-    edge_index, nodes = edge_index_and_nodes
-    graph = build_graph(edge_index, nodes, self_loops)
-    edges = [tuple(edge) for edge in edge_index.T.tolist()]
-    expected = [e for e in edges if not (self_loops and e[0] == e[1])] + [(v, v) for v in range(nodes) if self_loops]
-    by_target = [(int(graph.src[k]), v) for v in range(nodes) for k in range(graph.ptr[v], graph.ptr[v + 1])]
-    by_source = [(u, int(graph.dst[k])) for u in range(nodes) for k in range(graph.tptr[u], graph.tptr[u + 1])]
-    assert sorted(by_target) == sorted(by_source) == sorted(expected)
-    assert [by_target[e] for e in graph.position] == by_source
+def edges_by_target(graph):
+    return [(int(graph.src[k]), v) for v in range(graph.targets) for k in range(graph.ptr[v], graph.ptr[v + 1])]
 
 
-def test_cache_rebuilds_only_after_in_place_change():
-    cache, edge_index = GraphCache(), torch.tensor([[0, 1], [1, 2]])
-    first = cache.get(edge_index, 3, True)
-    assert cache.get(edge_index, 3, True) is first
-    assert cache.get(edge_index, 3, False) is not first
-    assert cache.get(edge_index, 4, True).nodes == 4
-    assert cache.get(edge_index.clone(), 3, True) is not first
-    edge_index[0, 0] = 2
-    second = cache.get(edge_index, 3, True)
-    assert second is not first
-    assert 2 in second.src[second.ptr[1] : second.ptr[2]]
+@given(bipartite_edges(), st.booleans())
+def test_csr_and_csc_hold_the_same_edges(edges_and_sizes, self_loops):
+    edge_index, sources, targets = edges_and_sizes
+    graph = build_graph(edge_index, (sources, targets), self_loops)
+    assert (graph.sources, graph.targets, graph.edges) == (sources, targets, len(graph.dst))
+    expected = [tuple(edge) for edge in edge_index.T.tolist()]
+    if self_loops:
+        loops = [(v, v) for v in range(min(sources, targets))]
+        expected = [edge for edge in expected if edge[0] != edge[1]] + loops
+    by_target = edges_by_target(graph)
+    by_source = [(u, int(graph.dst[k])) for u in range(sources) for k in range(graph.tptr[u], graph.tptr[u + 1])]
+    assert by_target == sorted(expected, key=lambda edge: edge[::-1])
+    assert by_source == sorted(expected)
+    assert [by_target[k] for k in graph.position] == by_source
+    assert graph.symmetric == (sources == targets and sorted(expected) == sorted(edge[::-1] for edge in expected))
 
 
-def test_cache_entries_die_with_their_tensor():
-    cache, edge_index = GraphCache(), torch.tensor([[0, 1], [1, 2]])
-    cache.get(edge_index, 3, True)
-    assert len(cache._entries) == 1
-    del edge_index
-    gc.collect()
-    assert len(cache._entries) == 0
+def test_one_number_of_nodes_is_that_of_sources_and_targets():
+    graph = build_graph(torch.tensor([[0], [1]]), nodes=3, self_loops=True)
+    assert (graph.sources, graph.targets, graph.edges) == (3, 3, 4)
+
+
+@given(bipartite_edges())
+def test_edge_permutation(edges_and_sizes):
+    edge_index, sources, targets = edges_and_sizes
+    graph = build_graph(edge_index, (sources, targets), self_loops=False)
+    edges, positions = edge_permutation(edge_index, graph)
+    assert [tuple(edge) for edge in edge_index[:, edges].T.tolist()] == edges_by_target(graph)
+    assert torch.equal(positions[edges], torch.arange(graph.edges))
+
+
+@pytest.mark.parametrize(("row", "name", "nodes"), [(0, "source", 3), (1, "target", 2)])
+@pytest.mark.parametrize("offset", [0, -10])
+def test_indices_out_of_range_are_named(row, name, nodes, offset):
+    edge_index = torch.tensor([[0, 1, 2], [0, 1, 1]])
+    edge_index[row, 1] = nodes + offset
+    with pytest.raises(EdgeIndexError, match=rf"{name} node {nodes + offset}, but x has {nodes} {name} nodes") as error:
+        build_graph(edge_index, (3, 2), self_loops=False)
+    assert f"edge_index[{row}, 1]" in str(error.value)
 
 
 def random_graph(nodes, edges, self_loops=False):
@@ -59,9 +71,9 @@ def random_graph(nodes, edges, self_loops=False):
 def test_order_sorts_nodes_of_a_chunk_by_degree():
     graph = random_graph(3 * CHUNK + 7, 5000)
     for ptr, order in ((graph.ptr, graph.order), (graph.tptr, graph.torder)):
-        for first in range(0, graph.nodes, CHUNK):
+        for first in range(0, graph.targets, CHUNK):
             nodes = order[first : first + CHUNK]
-            assert sorted(nodes) == list(range(first, min(first + CHUNK, graph.nodes)))
+            assert sorted(nodes) == list(range(first, min(first + CHUNK, graph.targets)))
             degrees = ptr[nodes + 1] - ptr[nodes]
             assert (degrees[1:] >= degrees[:-1]).all()
 

@@ -14,9 +14,9 @@ from torch_geometric.nn import GCNConv
 from equipoise.data.load import load_dataset
 from equipoise.errors import ChoiceError, ModelError
 from equipoise.init.schemes import initialize_
-from equipoise.nn import autograd
 from equipoise.nn.dispatch import fallback_reason
-from equipoise.nn.fused_convs import FusedGATConv, FusedGATv2Conv, FusedGCNConv, ResidualGCNConv, fuse_
+from equipoise.nn.fused_convs import FusedGATConv, FusedGATv2Conv, fuse_
+from equipoise.nn.fused_gcn import FusedGCNConv, ResidualGCNConv
 from tests.real_data import require
 
 FUSED_LAYERS = (FusedGATv2Conv, FusedGATConv, FusedGCNConv)
@@ -29,15 +29,6 @@ def graph():
     return x, torch.randint(
         0, 11, (2, 30), generator=generator
     )  # directed, with self-loops and duplicates; node 11 is isolated
-
-
-@pytest.fixture
-def kernel_calls(monkeypatch):
-    """One entry per kernel call."""
-    calls = []
-    original = autograd.run_kernel
-    monkeypatch.setattr(autograd, "run_kernel", lambda *arguments: (calls.append(1), original(*arguments)))
-    return calls
 
 
 LAYERS = {
@@ -126,15 +117,15 @@ def test_attention_dropout(conv_class, graph, kernel_calls):
 
 
 FALLBACKS = {
-    "edge features": lambda x, e: (pyg.GATv2Conv(5, 4, edge_dim=2), (x, e, torch.ones(30, 2, dtype=x.dtype))),
-    "bipartite input": lambda x, e: (pyg.GATv2Conv((5, 5), 4, add_self_loops=False), ((x, x), e)),
-    "edge weights": lambda x, e: (pyg.GCNConv(5, 4), (x, e, torch.rand(30, dtype=x.dtype))),
-    "attention weights": lambda x, e: (pyg.GATConv(5, 4), (x, e, None, None, True)),
+    "edge features for an int32 graph": lambda x, e: (
+        pyg.GATv2Conv(5, 4, edge_dim=2),
+        (x, e.int(), torch.ones(30, 2, dtype=x.dtype)),
+    ),
     "sparse adjacency": lambda x, e: (
         pyg.GATv2Conv(5, 4, add_self_loops=False),
         (x, torch.sparse_coo_tensor(e.flip(0), torch.ones(30, dtype=x.dtype), (12, 12)).coalesce()),
     ),
-    "no normalisation": lambda x, e: (pyg.GCNConv(5, 4, normalize=False), (x, e)),
+    "flow": lambda x, e: (pyg.GCNConv(5, 4, flow="target_to_source"), (x, e)),
 }
 
 

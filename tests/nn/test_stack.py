@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch_geometric.nn import GATConv, GATv2Conv, GCNConv
 
 from equipoise.errors import ArchitectureError, ChoiceError, EquipoiseError
-from equipoise.nn.fused_convs import FusedGATConv, FusedGATv2Conv, FusedGCNConv, ResidualGCNConv
+from equipoise.nn.fused_convs import FusedGATConv, FusedGATv2Conv
+from equipoise.nn.fused_gcn import FusedGCNConv, ResidualGCNConv
 from equipoise.nn.lipschitz_gat import LipschitzGATConv
 from equipoise.nn.omega_gat import OmegaGATConv
 from equipoise.nn.stack import ACTIVATIONS, KINDS, SKIPS, Stack

@@ -101,9 +101,10 @@ def _pyg_reason(conv: MessagePassing, args: tuple[Any, ...], kwargs: dict[str, A
     if kind in FUSED_CLASSES.values():
         call = inspect.signature(kind.forward).bind(conv, *args, **kwargs)
         call.apply_defaults()
-        call.arguments.pop("relu", None)  # an argument of the fused layers only
-        _, x, edge_index, *extras = call.arguments.values()
-        return fallback_reason(conv, x, edge_index, *extras)
+        arguments = call.arguments
+        edge_attr = arguments.get("edge_attr", arguments.get("edge_weight"))
+        x, edge_index, size = arguments["x"], arguments["edge_index"], arguments.get("size")
+        return fallback_reason(conv, x, edge_index, edge_attr=edge_attr, size=size)
     if kind in FUSED_CLASSES:
         return "stock layer: call fuse_ first"
     base = next((stock.__name__ for stock in FUSED_CLASSES if issubclass(kind, stock)), "")

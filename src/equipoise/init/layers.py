@@ -31,7 +31,7 @@ from torch_geometric.nn import MessagePassing
 
 from equipoise.errors import InitializationError
 from equipoise.laws.validation import check_module
-from equipoise.nn.fused_convs import ResidualGCNConv
+from equipoise.nn.fused_gcn import ResidualGCNConv
 from equipoise.nn.omega_gat import OmegaGATConv
 
 Parameters = tuple[nn.Parameter, ...]

@@ -1,8 +1,7 @@
-"""Graphs in compressed sparse row (CSR) and column (CSC) form, and a cache of them per ``edge_index`` tensor."""
+"""Graphs in compressed sparse row (CSR) and column (CSC) form."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,6 @@ import torch
 from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.weak import WeakIdKeyDictionary
 
 from equipoise.errors import EdgeIndexError, GraphError
 
@@ -19,6 +17,7 @@ MAX_NODES = 2**31
 CHUNK = 256  # nodes that a kernel processes together: enough to fill SIMD vectors, few enough for the L1 cache
 Int = NDArray[np.int64]
 Index = NDArray[np.signedinteger[Any]]
+NumNodes = int | tuple[int, int]  # of all nodes, or of the sources and the targets of a bipartite graph
 
 
 @dataclass(frozen=True)
@@ -59,8 +58,13 @@ class CSRGraph:
     symmetric: bool
 
     @property
-    def nodes(self) -> int:
-        """Number of nodes, or of rows."""
+    def sources(self) -> int:
+        """Number of source nodes, or of columns."""
+        return len(self.tptr) - 1
+
+    @property
+    def targets(self) -> int:
+        """Number of target nodes, or of rows."""
         return len(self.ptr) - 1
 
     @property
@@ -69,31 +73,35 @@ class CSRGraph:
         return len(self.src)
 
 
-def build_graph(edge_index: Tensor, nodes: int, self_loops: bool) -> CSRGraph:
+def build_graph(edge_index: Tensor, nodes: NumNodes, self_loops: bool) -> CSRGraph:
     """Sort the edges of an ``edge_index``.
 
     Args:
         edge_index: (2, edges), sources and targets, of any integer type.
-        nodes: number of nodes.
-        self_loops: replace the self-loops of each node by exactly one, as PyG does.
+        nodes: number of nodes; of a bipartite graph, the pair (sources, targets).
+        self_loops: replace all edges from a number to itself by exactly one for each number that is both a source and a
+            target, as PyG does.
 
     Returns:
         The graph in both forms.
 
     Raises:
-        EdgeIndexError: an index is negative or not less than ``nodes``.
+        EdgeIndexError: an index is negative or not less than the number of nodes.
         GraphError: the graph has 2³¹ nodes or more.
     """
-    if nodes >= MAX_NODES:
+    sources, targets = (nodes, nodes) if isinstance(nodes, int) else nodes
+    if max(sources, targets) >= MAX_NODES:
         raise GraphError(f"a graph of {nodes} nodes is too large", remedy="the kernels number nodes by 32-bit integers")
     source, target = (row.contiguous().numpy().astype(np.int64, copy=False) for row in edge_index.detach().cpu())
-    _check_indices(source, target, nodes, self_loops)
-    return _compress(*_sort_by_target(source, target, nodes, self_loops), nodes)
+    _check_indices(source, target, sources, targets, self_loops)
+    loops = min(sources, targets) if self_loops else 0
+    return _compress(*_sort_by_target(source, target, targets, self_loops, loops), sources)
 
 
-def _check_indices(source: Int, target: Int, nodes: int, self_loops: bool) -> None:
+def _check_indices(source: Int, target: Int, sources: int, targets: int, self_loops: bool) -> None:
     """Check that all indices lie in [0, nodes), since the kernels read and write without bounds checks."""
-    for name, indices in (("source", source), ("target", target)):
+    kind = "" if sources == targets else "{} "
+    for name, indices, nodes in (("source", source, sources), ("target", target, targets)):
         if not len(indices) or (indices.min() >= 0 and indices.max() < nodes):
             continue
         invalid = (indices < 0) | (indices >= nodes)
@@ -102,7 +110,7 @@ def _check_indices(source: Int, target: Int, nodes: int, self_loops: bool) -> No
         if invalid.any():
             edge = int(np.argmax(invalid))
             raise EdgeIndexError(
-                f"edge_index refers to {name} node {indices[edge]}, but x has {nodes} nodes",
+                f"edge_index refers to {name} node {indices[edge]}, but x has {nodes} {kind.format(name)}nodes",
                 where=f"edge_index[{int(name == 'target')}, {edge}]",
                 remedy=f"indices must lie in [0, {nodes})",
             )
@@ -137,81 +145,17 @@ def _degree_order(ptr: Int) -> Index:
     return np.lexsort((np.diff(ptr), chunk)).astype(np.int32)
 
 
-class GraphCache:
-    """Caches values derived from a tensor, such as its graph, for as long as the tensor is alive.
-
-    The key is the tensor object and a checksum of its contents. Unlike torch's version counter, the checksum notices
-    changes through a NumPy view, and exists for inference tensors too. It costs about a nanosecond per edge.
-    """
-
-    def __init__(self) -> None:
-        self._entries: WeakIdKeyDictionary = WeakIdKeyDictionary()
-
-    def get(self, edge_index: Tensor, nodes: int, self_loops: bool) -> CSRGraph:
-        """Graph of an ``edge_index``; see :func:`build_graph`."""
-        key = (nodes, self_loops)
-        graph: CSRGraph = self.get_or_build(edge_index, key, lambda: build_graph(edge_index, nodes, self_loops))
-        return graph
-
-    def get_or_build(self, tensor: Tensor, key: Hashable, build: Callable[[], Any]) -> Any:
-        """Return the cached value of a tensor, or build and cache it.
-
-        Args:
-            tensor: the tensor that the value derives from, dense or sparse.
-            key: tells several values of one tensor apart.
-            build: computes the value; called again only after the tensor has changed.
-
-        Returns:
-            The value.
-        """
-        checksum = _checksum(tensor)
-        cached, values = self._entries.get(tensor, (None, {}))
-        if cached != checksum:
-            values = {}
-            self._entries[tensor] = (checksum, values)
-        if key not in values:
-            values[key] = build()
-        return values[key]
-
-
-def _checksum(tensor: Tensor) -> int:
-    """64-bit checksum of the contents of a tensor; for CSR tensors their version counter."""
-    if tensor.layout == torch.sparse_csr:
-        return (
-            tensor._version if not tensor.is_inference() else int(_weighted_sum_of_words(_words(tensor.col_indices())))
-        )
-    if tensor.layout == torch.sparse_coo:
-        return hash(tuple(int(_weighted_sum_of_words(_words(part))) for part in (tensor._indices(), tensor._values())))
-    return int(_weighted_sum_of_words(_words(tensor)))
-
-
-def _words(tensor: Tensor) -> NDArray[np.uint32]:
-    """The bytes of a tensor as 32-bit words; padded with zeros to a multiple of four bytes."""
-    data = np.ascontiguousarray(tensor.numpy(force=True)).reshape(-1).view(np.uint8)
-    return (np.pad(data, (0, -len(data) % 4)) if len(data) % 4 else data).view(np.uint32)
-
-
-@njit(cache=True, nogil=True)
-def _weighted_sum_of_words(words: NDArray[np.uint32]) -> np.uint64:
-    """Σ_i w_i · words[i] mod 2⁶⁴ with odd 32-bit weights that depend on i: 32-bit products vectorise with AVX2."""
-    total = np.uint64(len(words))
-    for i in range(len(words)):
-        weight = ((np.uint64(i) * np.uint64(2654435761)) & np.uint64(0xFFFFFFFF)) | np.uint64(1)
-        total += np.uint64(words[i]) * weight
-    return total
-
-
 def reachable_sources(graph: CSRGraph, active: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Nodes that are active or have an edge to an active node: only these receive a gradient.
+    """Sources that are active as targets or have an edge to an active target: only these receive a gradient.
 
     Args:
         graph: the graph.
-        active: (nodes · heads), whether a node has a gradient.
+        active: (targets · heads), whether a target has a gradient.
 
     Returns:
-        A mask over nodes. It is all ones if most nodes are active, as the search would cost more than it saves.
+        A mask over sources. It is all ones if most targets are active, as the search would cost more than it saves.
     """
-    reachable = np.empty(graph.nodes, np.bool_)
+    reachable = np.empty(graph.sources, np.bool_)
     mark_reachable(graph.ptr, graph.src, active, reachable)
     return reachable
 
@@ -219,35 +163,74 @@ def reachable_sources(graph: CSRGraph, active: NDArray[np.bool_]) -> NDArray[np.
 @njit(cache=True, nogil=True)
 def mark_reachable(ptr: Int, src: Index, active: NDArray[np.bool_], reachable: NDArray[np.bool_]) -> None:
     """:func:`reachable_sources`, written to ``reachable``."""
-    nodes = len(reachable)
+    targets = len(ptr) - 1
     if not len(active) or 2 * np.sum(active) > len(active):
         reachable[:] = True
         return
-    heads = len(active) // nodes
-    for v in range(nodes):
-        reachable[v] = np.any(active[v * heads : (v + 1) * heads])
-    for v in range(nodes):
-        for k in range(ptr[v], ptr[v + 1] if np.any(active[v * heads : (v + 1) * heads]) else ptr[v]):
+    heads, one_node_type = len(active) // targets, targets == len(reachable)
+    reachable[:] = False
+    for v in range(targets):
+        active_v = np.any(active[v * heads : (v + 1) * heads])
+        if one_node_type and active_v:
+            reachable[v] = True
+        for k in range(ptr[v], ptr[v + 1] if active_v else ptr[v]):
             reachable[src[k]] = True
 
 
 @njit(cache=True, nogil=True)
-def _sort_by_target(source: Int, target: Int, nodes: int, self_loops: bool) -> tuple[Int, Index]:
+def _sort_by_target(source: Int, target: Int, nodes: int, self_loops: bool, loops: int) -> tuple[Int, Index]:
     ptr = np.zeros(nodes + 1, np.int64)
     for e in range(len(source)):
         if not (self_loops and source[e] == target[e]):
             ptr[target[e] + 1] += 1
     for v in range(nodes):
-        ptr[v + 1] += ptr[v] + (1 if self_loops else 0)
+        ptr[v + 1] += ptr[v] + (1 if v < loops else 0)
     cursor, src = ptr[:-1].copy(), np.empty(ptr[nodes], np.int32)
     for e in range(len(source)):
         if not (self_loops and source[e] == target[e]):
             src[cursor[target[e]]] = source[e]
             cursor[target[e]] += 1
-    if self_loops:
-        for v in range(nodes):
-            src[cursor[v]] = v
+    for v in range(loops):
+        src[cursor[v]] = v
     return ptr, src
+
+
+def edge_permutation(edge_index: Tensor, graph: CSRGraph) -> tuple[Tensor, Tensor]:
+    """Permutations between the order of an ``edge_index`` and the order by target.
+
+    Args:
+        edge_index: (2, edges), exactly the edges of the graph: after self-loops have been replaced.
+        graph: the graph.
+
+    Returns:
+        The edge at each position of the order by target, and the position of each edge.
+
+    Example:
+        >>> edges = torch.tensor([[1, 0, 0], [2, 2, 1]])
+        >>> edge_permutation(edges, build_graph(edges, nodes=3, self_loops=False))
+        (tensor([2, 1, 0]), tensor([2, 1, 0]))
+    """
+    source, target = (row.contiguous().numpy() for row in edge_index)
+    by_source = _counting_argsort(source, graph.sources)
+    edges = by_source[_counting_argsort(target[by_source], graph.targets)]
+    positions = np.empty_like(edges)
+    positions[edges] = np.arange(len(edges))
+    return torch.from_numpy(edges), torch.from_numpy(positions)
+
+
+@njit(cache=True, nogil=True)
+def _counting_argsort(keys: Int, count: int) -> Int:
+    """Stable argsort of keys in [0, count)."""
+    cursor = np.zeros(count + 1, np.int64)
+    for k in range(len(keys)):
+        cursor[keys[k] + 1] += 1
+    for key in range(count):
+        cursor[key + 1] += cursor[key]
+    order = np.empty(len(keys), np.int64)
+    for k in range(len(keys)):
+        order[cursor[keys[k]]] = k
+        cursor[keys[k]] += 1
+    return order
 
 
 @njit(cache=True, nogil=True)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
 from numba import njit, typeof
 
+log = logging.getLogger("equipoise")
+
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 FASTMATH = ("reassoc", "contract", "nsz", "arcp")  # sums may be reordered; no "nnan", "ninf": both keep their meaning
+COMPILE_NOTICE_SECONDS = 2.0  # loading compiled kernels from the cache takes less
 
 
 def jit(kernel: Kernel) -> Kernel:
@@ -61,3 +68,20 @@ def _type_key(argument: Any) -> Any:
         assert argument.flags.c_contiguous
         return argument.dtype, argument.ndim
     return tuple(map(_type_key, argument)) if isinstance(argument, tuple) else type(argument)
+
+
+@contextmanager
+def compilation_notice() -> Iterator[None]:
+    """Log a message if the block, in which kernels are compiled, takes longer than ``COMPILE_NOTICE_SECONDS``."""
+    notice = threading.Timer(COMPILE_NOTICE_SECONDS, _log_compiling)
+    notice.daemon = True
+    notice.start()
+    try:
+        yield
+    finally:
+        notice.cancel()
+
+
+@cache  # once per process, for any number of kinds and widths
+def _log_compiling() -> None:
+    log.info("Compiling kernels for this machine; they are cached for later runs …")

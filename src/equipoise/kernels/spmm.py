@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from equipoise.kernels.jit import jit
-from equipoise.kernels.simd import broadcast, load, num_blocks, store
+from equipoise.kernels.simd import broadcast, horizontal_sum, load, num_blocks, store
 
 
 @jit
@@ -24,3 +24,16 @@ def spmm(lo: int, hi: int, ptr: Any, neighbour: Any, position: Any, weight: Any,
                 w = weight[position[k]] if len(position) else weight[k]
                 acc = acc + broadcast(z, w, width) * load(z, neighbour[k] * row + c, width)
             store(out, v * row + c, acc)
+
+
+@jit
+def edge_dot(lo: int, hi: int, ptr: Any, src: Any, target: Any, source: Any, out: Any, blocks: Any) -> None:
+    """out[k] = ⟨target[v], source[u]⟩ of every edge k from u to v: the gradient of its weight in a weighted sum."""
+    width, row = blocks[0], num_blocks(blocks) * len(blocks[0])
+    for v in range(lo, hi):
+        for k in range(ptr[v], ptr[v + 1]):
+            acc = broadcast(source, 0, width)
+            for b in range(num_blocks(blocks)):
+                c = b * len(width)
+                acc = acc + load(target, v * row + c, width) * load(source, src[k] * row + c, width)
+            out[k] = horizontal_sum(acc)

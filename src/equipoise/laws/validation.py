@@ -14,11 +14,12 @@ from equipoise.errors import ModelError, OutputError
 OutputSelector = Callable[[Any], Any]
 
 
-def check_module(model: object) -> None:
+def check_module(model: object, allow_lazy: bool = False) -> None:
     """Validate that ``model`` is a module without lazy parameters.
 
     Args:
         model: The argument to validate.
+        allow_lazy: Accept lazy parameters, of which no values are needed.
 
     Raises:
         ModelError: ``model`` is not a module, or has uninitialised lazy parameters.
@@ -29,7 +30,7 @@ def check_module(model: object) -> None:
             remedy="pass the model as the first argument: discover(model, x, edge_index)",
         )
     lazy = [name for name, parameter in model.named_parameters() if is_lazy(parameter)]
-    if lazy:
+    if lazy and not allow_lazy:
         raise ModelError(
             "the model has uninitialised lazy parameters",
             where=", ".join(lazy),

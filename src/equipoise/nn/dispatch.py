@@ -3,35 +3,73 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd import forward_ad
-from torch_geometric.nn import GATConv, GCNConv, MessagePassing
+from torch_geometric.nn import GCNConv, GINConv, GraphConv, MessagePassing, SAGEConv
+from torch_geometric.nn.aggr import MeanAggregation, SumAggregation
 
 from equipoise.errors import ChoiceError, GraphError
-from equipoise.kernels.csr import GraphCache
+from equipoise.kernels.graph_cache import GraphCache
+from equipoise.nn.arguments import (
+    MalformedCall,
+    edge_attr_reason,
+    edge_index_reason,
+    feature_reason,
+    input_reason,
+)
 from equipoise.nn.hooks import has_message_hooks
 
 ENGINE_VARIABLE = "EQUIPOISE_ENGINE"
 ENGINES = ("fused", "reference")
-INDEX_TYPES = (torch.int64, torch.int32)
-CONVERTED_INDEX_TYPES = (torch.int16, torch.int8, torch.uint8, torch.bool)  # by PyG, if it adds self-loops
-FEATURE_TYPES = (torch.float32, torch.float64)
 
 # Shared by all layers, so that the edges of a graph are sorted once and not once per layer.
 GRAPH_CACHE = GraphCache()
 
 
-def fallback_reason(conv: MessagePassing, x: Any, edge_index: Any, *extras: Any) -> str:
+def call_pyg(conv: MessagePassing, reason: str, forward: Callable[..., Any], *arguments: Any) -> Any:
+    """Call PyG's implementation of a layer.
+
+    Args:
+        conv: the layer.
+        reason: result of :func:`fallback_reason`.
+        forward: PyG's method.
+        arguments: its arguments.
+
+    Returns:
+        PyG's result.
+
+    Raises:
+        GraphError: PyG rejects a malformed call.
+    """
+    try:
+        return forward(*arguments)
+    except Exception as error:
+        if isinstance(reason, MalformedCall) and not isinstance(error, GraphError):
+            raise GraphError(f"{type(conv).__name__}: {reason}", where=str(error), remedy=reason.remedy) from error
+        raise
+
+
+def fallback_reason(
+    conv: MessagePassing,
+    x: Any,
+    edge_index: Any,
+    *extras: Any,
+    edge_attr: Any = None,
+    size: Any = None,
+) -> str:
     """Why a call has to use PyG's implementation; empty if the fused kernels support it.
 
     Args:
         conv: the layer.
-        x: its input features.
+        x: its input features; of all layers but GCN also a pair for sources and targets.
         edge_index: its graph.
         extras: other arguments of the call, which the kernels support only as None.
+        edge_attr: edge features of attention layers, edge weights of GCN and GraphConv.
+        size: numbers of sources and targets, where the layer takes them.
 
     Returns:
         The first reason that applies.
@@ -41,15 +79,21 @@ def fallback_reason(conv: MessagePassing, x: Any, edge_index: Any, *extras: Any)
     """
     if not _fused_enabled():
         return f"{ENGINE_VARIABLE}=reference"
-    if not isinstance(x, Tensor):
-        return "bipartite input"
     if any(extra is not None for extra in extras):
-        return "edge features, edge weights or requested attention weights"
-    if not isinstance(edge_index, Tensor) or edge_index.layout != torch.strided:
-        return "sparse adjacency matrix"
-    if type(x) not in (Tensor, nn.Parameter) or type(edge_index) is not Tensor:
-        return "tensor subclass"
-    return _mode_reason() or _layer_reason(conv) or _tensor_reason(conv, x, edge_index)
+        return "arguments other than features and graph"
+    if isinstance(conv, GCNConv) and conv.cached and isinstance(edge_index, Tensor) and conv._cached_edge_index:
+        edge_index, edge_attr = conv._cached_edge_index  # instead of the arguments, which PyG ignores
+    if type(edge_index) is not Tensor or edge_index.layout != torch.strided:
+        sparse = not isinstance(edge_index, Tensor) or edge_index.layout != torch.strided
+        return "sparse adjacency matrix" if sparse else "tensor subclass"
+    reason = _mode_reason() or _layer_reason(conv)
+    if reason:
+        return reason
+    return (
+        edge_index_reason(conv, edge_index)
+        or (feature_reason(conv, x) if isinstance(x, Tensor) and size is None else input_reason(conv, x, size))
+        or edge_attr_reason(conv, edge_index, edge_attr)
+    )
 
 
 def _mode_reason() -> str:
@@ -69,60 +113,14 @@ def _mode_reason() -> str:
 
 def _layer_reason(conv: MessagePassing) -> str:
     """An option of the layer that the kernels do not support."""
-    if conv.flow != "source_to_target" or conv.aggr not in ("add", "sum"):
-        return "flow='target_to_source' or an aggregation other than sum"
+    averages = isinstance(conv, SAGEConv | GraphConv | GINConv)
+    if type(conv.aggr_module) is not SumAggregation and not (averages and type(conv.aggr_module) is MeanAggregation):
+        return f"aggregation {conv.aggr}"
+    if conv.flow != "source_to_target" or conv.node_dim not in (-2, 0) or conv.decomposed_layers != 1:
+        return "flow='target_to_source', node_dim or decomposed_layers"
     if conv.explain or has_message_hooks(conv):
         return "explainer or message passing hooks"
-    if isinstance(conv, GATConv) and conv.lin is None:
-        return "separate weights for source and target nodes"
-    if isinstance(conv, GCNConv) and (not conv.normalize or conv.cached):
-        return "normalize=False or cached=True"
     return ""
-
-
-def _tensor_reason(conv: MessagePassing, x: Tensor, edge_index: Tensor) -> str:
-    if edge_index.dtype in CONVERTED_INDEX_TYPES:
-        return f"edge_index of {edge_index.dtype}"
-    check_edge_index(conv, edge_index)
-    if x.device.type != "cpu" or edge_index.device.type != "cpu":
-        return f"features on {x.device.type}"
-    if x.dtype not in FEATURE_TYPES:
-        return f"features of {x.dtype}"
-    if x.layout != torch.strided and x.requires_grad:
-        return "gradient of sparse features"
-    if x.dim() != 2:
-        if isinstance(conv, GCNConv):
-            return f"features of {x.dim()} dimensions"
-        raise GraphError(
-            f"{type(conv).__name__}: x has {x.dim()} dimensions, expected 2",
-            where=f"x of shape {tuple(x.shape)}",
-            remedy="pass (nodes, features); merge a batch of graphs into one with torch_geometric.data.Batch",
-        )
-    return ""
-
-
-def check_edge_index(conv: nn.Module, edge_index: Tensor) -> None:
-    """Check type and shape of ``edge_index``; its indices are checked when the graph is sorted.
-
-    Args:
-        conv: the layer, for the message.
-        edge_index: the argument.
-
-    Raises:
-        GraphError: it is not a (2, edges) tensor of integers.
-    """
-    if edge_index.dtype in INDEX_TYPES and edge_index.dim() == 2 and edge_index.size(0) == 2:
-        return
-    if edge_index.dtype not in INDEX_TYPES:
-        problem = f"is a {str(edge_index.dtype).removeprefix('torch.')} tensor, expected integers"
-    elif edge_index.dim() != 2:
-        problem = f"has {edge_index.dim()} dimension{'s' * (edge_index.dim() != 1)}, expected 2"
-    else:
-        problem = f"has shape {tuple(edge_index.shape)}, expected (2, edges)"
-    raise GraphError(
-        f"{type(conv).__name__}: edge_index {problem}",
-        remedy="pass a torch.long tensor of shape (2, edges): sources in row 0, targets in row 1",
-    )
 
 
 def _fused_enabled() -> bool:

@@ -1,23 +1,25 @@
 """PyG's GATv2, GAT and GCN layers on fused kernels, and :func:`fuse_`, which swaps them into any model.
 
 Each layer subclasses PyG's and overrides ``forward`` only, so that constructor, parameters, ``state_dict`` and numbers
-are PyG's. :class:`ResidualGCNConv` adds to GCN the learned skip connection that PyG's attention layers have.
+are PyG's.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch_geometric.nn import GATConv, GATv2Conv, GCNConv
+from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, GINConv, GraphConv, SAGEConv, TransformerConv
 from torch_geometric.nn.dense.linear import Linear
-from torch_geometric.typing import Adj
 
-from equipoise.kernels.csr import CSRGraph
 from equipoise.laws.validation import check_module
-from equipoise.nn.autograd import gat_attention, gatv2_attention, weighted_sum
-from equipoise.nn.dispatch import GRAPH_CACHE, fallback_reason
+from equipoise.nn.autograd import gat_attention, gatv2_attention
+from equipoise.nn.dispatch import GRAPH_CACHE, call_pyg, fallback_reason
+from equipoise.nn.edge_order import GraphEdges
+from equipoise.nn.fused_aggregations import FusedGINConv, FusedGraphConv, FusedSAGEConv
+from equipoise.nn.fused_gcn import FusedGCNConv
+from equipoise.nn.fused_transformer import FusedTransformerConv
+from equipoise.nn.hooks import has_hooks
 from equipoise.nn.sparse_linear import linear
 
 
@@ -29,9 +31,9 @@ class FusedGATv2Conv(GATv2Conv):  # type: ignore[misc]  # PyG is untyped
         \alpha_{uv} = \mathrm{softmax}_u\, a^\top \mathrm{LeakyReLU}(W_s h_u + W_t h_v)
 
     One kernel computes scores, softmax and sum of a node. Nothing of size edges × channels is allocated or saved for
-    the backward pass. A call that the kernels do not support falls back on PyG's implementation: edge features,
-    bipartite input, another device or dtype, requested attention weights
-    (see :func:`equipoise.nn.dispatch.fallback_reason`).
+    the backward pass, except for projected edge features :math:`W_e e_{uv}`, if there are any, which are added inside
+    the LeakyReLU, and their gradient. A call that the kernels do not support falls back on PyG's implementation: a
+    sparse adjacency matrix, another device or dtype (see :func:`equipoise.nn.dispatch.fallback_reason`).
 
     Args:
         in_channels (int or tuple): Size of each input sample; a tuple for bipartite input.
@@ -49,10 +51,14 @@ class FusedGATv2Conv(GATv2Conv):  # type: ignore[misc]  # PyG is untyped
         **kwargs (optional): Arguments of :class:`torch_geometric.nn.MessagePassing`.
 
     Shapes:
-        - **input:** node features :math:`(|V|, F_{in})`, dense or sparse, and edge indices :math:`(2, |E|)`
-        - **output:** :math:`(|V|, H \cdot F_{out})`, or :math:`(|V|, F_{out})` if heads are averaged
+        - **input:** node features :math:`(|V|, F_{in})`, dense or sparse, or a pair
+          :math:`((|V_s|, F_s), (|V_t|, F_t))` if bipartite; edge indices :math:`(2, |E|)`; edge features
+          :math:`(|E|, D)` *(optional)*
+        - **output:** :math:`(|V|, H \cdot F_{out})`, or :math:`(|V|, F_{out})` if heads are averaged; with
+          ``return_attention_weights=True`` also edge indices and coefficients :math:`(|E|, H)`
 
     Example:
+        >>> import torch
         >>> conv = FusedGATv2Conv(8, 16, heads=4)
         >>> conv(torch.randn(3, 8), torch.tensor([[0, 1], [1, 2]])).shape
         torch.Size([3, 64])
@@ -70,20 +76,34 @@ class FusedGATv2Conv(GATv2Conv):  # type: ignore[misc]  # PyG is untyped
         """Run the layer; arguments are those of :class:`torch_geometric.nn.GATv2Conv`.
 
         Args:
-            x: node features.
+            x: node features, or a pair of those of sources and targets.
             edge_index: the graph.
             edge_attr: edge features.
             return_attention_weights: return the coefficients as well.
             relu: apply a ReLU to the output, in the same kernel where possible.
 
         Returns:
-            The new node features.
+            The new node features; with ``return_attention_weights`` also edges and coefficients, as in PyG.
         """
-        if fallback_reason(self, x, edge_index, edge_attr, return_attention_weights):
-            return apply_relu(super().forward(x, edge_index, edge_attr, return_attention_weights), relu)
+        reason = fallback_reason(self, x, edge_index, edge_attr=edge_attr)
+        if reason:
+            out = call_pyg(self, reason, super().forward, x, edge_index, edge_attr, return_attention_weights)
+            return apply_relu(out, relu)
         relu_in_kernel = relu and can_fuse_relu(self)
-        _, out = project_and_attend(self, x, edge_index, relu_in_kernel)
-        return apply_relu(add_skip_and_bias(self, out, x), relu and not relu_in_kernel)
+        if isinstance(x, Tensor) and edge_attr is None and not return_attention_weights:
+            _, out = project_and_attend(self, x, edge_index, relu_in_kernel)
+            return apply_relu(add_skip_and_bias(self, out, x), relu and not relu_in_kernel)
+        H, C = self.heads, self.out_channels
+        x_source, x_target = (x, x) if isinstance(x, Tensor) else x
+        source = linear(self.lin_l, x_source).view(-1, H, C)
+        shared = self.share_weights and x_source is x_target
+        target = None if shared else linear(self.lin_r, x_target).view(-1, H, C)
+        edges = GraphEdges(self, edge_index, source.size(0), source.size(0) if target is None else target.size(0))
+        options = (self.att[0], self.negative_slope, self.dropout if self.training else 0.0, relu_in_kernel)
+        edge = None if edge_attr is None else self.lin_edge(edges.features(edge_attr)).view(-1, H, C)
+        out, coefficients = gatv2_attention(edges.graph, source, target, *options, edge=edge)
+        out = apply_relu(add_skip_and_bias(self, out, x_target), relu and not relu_in_kernel)
+        return (out, edges.attention_weights(coefficients)) if return_attention_weights else out
 
 
 def project_and_attend(conv: Any, x: Tensor, edge_index: Tensor, relu: bool = False) -> tuple[Tensor, Tensor]:
@@ -103,7 +123,7 @@ def project_and_attend(conv: Any, x: Tensor, edge_index: Tensor, relu: bool = Fa
     target = None if conv.share_weights else linear(conv.lin_r, x).view(-1, H, C)
     graph = GRAPH_CACHE.get(edge_index, Z.size(0), conv.add_self_loops)
     dropout = conv.dropout if conv.training else 0.0
-    return Z, gatv2_attention(graph, Z, target, conv.att[0], conv.negative_slope, dropout, relu)
+    return Z, gatv2_attention(graph, Z, target, conv.att[0], conv.negative_slope, dropout, relu)[0]
 
 
 def can_fuse_relu(conv: Any) -> bool:
@@ -111,10 +131,10 @@ def can_fuse_relu(conv: Any) -> bool:
     return (conv.concat or conv.heads == 1) and conv.res is None and conv.bias is None
 
 
-def add_skip_and_bias(conv: Any, out: Tensor, x: Tensor) -> Tensor:
+def add_skip_and_bias(conv: Any, out: Tensor, x: Tensor | None) -> Tensor:
     """Concatenate or average heads, then add the learned skip and the bias, as PyG's attention layers do."""
     out = out.flatten(1) if conv.concat or conv.heads == 1 else out.mean(dim=1)
-    if conv.res is not None:
+    if conv.res is not None and x is not None:
         out = out + linear(conv.res, x)
     if conv.bias is not None:
         out = out + conv.bias
@@ -122,7 +142,9 @@ def add_skip_and_bias(conv: Any, out: Tensor, x: Tensor) -> Tensor:
 
 
 def apply_relu(out: Any, relu: bool) -> Any:
-    """A ReLU if requested."""
+    """A ReLU if requested; of the output only, if attention weights follow it."""
+    if relu and isinstance(out, tuple):
+        return out[0].relu(), *out[1:]
     return out.relu() if relu else out
 
 
@@ -133,7 +155,8 @@ class FusedGATConv(GATConv):  # type: ignore[misc]  # PyG is untyped
         h'_v = \sum_u \alpha_{uv} z_u, \qquad z = W h, \qquad
         \alpha_{uv} = \mathrm{softmax}_u\, \mathrm{LeakyReLU}(a_{src}^\top z_u + a_{dst}^\top z_v)
 
-    Memory and fallbacks are as for :class:`FusedGATv2Conv`.
+    Memory and fallbacks are as for :class:`FusedGATv2Conv`. Edge features add :math:`a_{edge}^\top W_e e_{uv}` to the
+    score: one number per edge and head, so that nothing of size edges × channels is allocated for them either.
 
     Args:
         in_channels (int or tuple): Size of each input sample; a tuple for bipartite input.
@@ -150,10 +173,14 @@ class FusedGATConv(GATConv):  # type: ignore[misc]  # PyG is untyped
         **kwargs (optional): Arguments of :class:`torch_geometric.nn.MessagePassing`.
 
     Shapes:
-        - **input:** node features :math:`(|V|, F_{in})`, dense or sparse, and edge indices :math:`(2, |E|)`
-        - **output:** :math:`(|V|, H \cdot F_{out})`, or :math:`(|V|, F_{out})` if heads are averaged
+        - **input:** node features :math:`(|V|, F_{in})`, dense or sparse, or a pair
+          :math:`((|V_s|, F_s), (|V_t|, F_t))` if bipartite; edge indices :math:`(2, |E|)`; edge features
+          :math:`(|E|, D)` *(optional)*
+        - **output:** :math:`(|V|, H \cdot F_{out})`, or :math:`(|V|, F_{out})` if heads are averaged; with
+          ``return_attention_weights=True`` also edge indices and coefficients :math:`(|E|, H)`
 
     Example:
+        >>> import torch
         >>> conv = FusedGATConv(8, 16, heads=4, concat=False)
         >>> conv(torch.randn(3, 8), torch.tensor([[0, 1], [1, 2]])).shape
         torch.Size([3, 16])
@@ -172,128 +199,78 @@ class FusedGATConv(GATConv):  # type: ignore[misc]  # PyG is untyped
         """Run the layer; arguments are those of :class:`torch_geometric.nn.GATConv`.
 
         Args:
-            x: node features.
+            x: node features, or a pair of those of sources and targets; the latter may be None.
             edge_index: the graph.
             edge_attr: edge features.
-            size: shape of a bipartite graph.
+            size: numbers of sources and targets.
             return_attention_weights: return the coefficients as well.
             relu: apply a ReLU to the output, in the same kernel where possible.
 
         Returns:
-            The new node features.
+            The new node features; with ``return_attention_weights`` also edges and coefficients, as in PyG.
         """
-        if fallback_reason(self, x, edge_index, edge_attr, size, return_attention_weights):
-            return apply_relu(super().forward(x, edge_index, edge_attr, size, return_attention_weights), relu)
-        z = linear(self.lin, x).view(-1, self.heads, self.out_channels)
-        graph = GRAPH_CACHE.get(edge_index, z.size(0), self.add_self_loops)
-        p, q = ((z * a).sum(dim=-1) for a in (self.att_src, self.att_dst))
-        dropout, relu_in_kernel = self.dropout if self.training else 0.0, relu and can_fuse_relu(self)
-        out = gat_attention(graph, z, p, q, self.negative_slope, dropout, relu_in_kernel)
-        return apply_relu(add_skip_and_bias(self, out, x), relu and not relu_in_kernel)
+        reason = fallback_reason(self, x, edge_index, edge_attr=edge_attr, size=size)
+        if reason:
+            arguments = (x, edge_index, edge_attr, size, return_attention_weights)
+            return apply_relu(call_pyg(self, reason, super().forward, *arguments), relu)
+        relu_in_kernel = relu and can_fuse_relu(self)
+        x_source, x_target = (x, x) if isinstance(x, Tensor) else x
+        source = self._project(self.lin_src, x_source)
+        target = source if self.lin is not None and x_source is x_target else self._project(self.lin_dst, x_target)
+        p = (source * self.att_src).sum(dim=-1)
+        if target is None:  # no features of targets: scores depend on sources only
+            q = p.new_zeros(source.size(0) if size is None else size[1], self.heads)
+        else:
+            q = (target * self.att_dst).sum(dim=-1)
+        edges = GraphEdges(self, edge_index, p.size(0), q.size(0))
+        options = (self.negative_slope, self.dropout if self.training else 0.0, relu_in_kernel)
+        edge = None if edge_attr is None else edge_scores(self, edges.features(edge_attr))
+        out, coefficients = gat_attention(edges.graph, source, p, q, *options, edge=edge)
+        out = apply_relu(add_skip_and_bias(self, out, x_target), relu and not relu_in_kernel)
+        return (out, edges.attention_weights(coefficients)) if return_attention_weights else out
+
+    def _project(self, lin: Linear | None, x: Tensor | None) -> Any:
+        """Features (nodes, heads, channels) by ``lin``, or by the layer's only matrix; None for None."""
+        if x is None:
+            return None
+        return linear(self.lin if self.lin is not None else lin, x).view(-1, self.heads, self.out_channels)
 
 
-class FusedGCNConv(GCNConv):  # type: ignore[misc]  # PyG is untyped
-    r"""GCN layer of `"Semi-Supervised Classification with Graph Convolutional Networks"
-    <https://arxiv.org/abs/1609.02907>`_:
-
-    .. math::
-        H' = \hat{D}^{-1/2} \hat{A} \hat{D}^{-1/2} H W^\top + b
-
-    The normalised edge weights are computed once per graph. Fallbacks are as for :class:`FusedGATv2Conv`; given edge
-    weights, ``cached=True`` and ``normalize=False`` fall back, too.
-
-    Args:
-        in_channels (int): Size of each input sample.
-        out_channels (int): Size of each output sample.
-        improved (bool, optional): Self-loops of weight 2; as in PyG, without effect unless edge weights are given.
-            (default: ``False``)
-        cached (bool, optional): Cache the normalised graph of the first call. (default: ``False``)
-        add_self_loops (bool, optional): Add self-loops to the graph; ``None`` for the same as ``normalize``.
-            (default: ``None``)
-        normalize (bool, optional): Apply the symmetric normalisation. (default: ``True``)
-        bias (bool, optional): Learn an additive bias. (default: ``True``)
-        **kwargs (optional): Arguments of :class:`torch_geometric.nn.MessagePassing`.
-
-    Shapes:
-        - **input:** node features :math:`(|V|, F_{in})`, dense or sparse, and edge indices :math:`(2, |E|)`
-        - **output:** :math:`(|V|, F_{out})`
-
-    Example:
-        >>> conv = FusedGCNConv(8, 16)
-        >>> conv(torch.randn(3, 8), torch.tensor([[0, 1], [1, 2]])).shape
-        torch.Size([3, 16])
-    """
-
-    def forward(self, x: Any, edge_index: Any, edge_weight: Tensor | None = None) -> Any:
-        """Run the layer; arguments are those of :class:`torch_geometric.nn.GCNConv`."""
-        if fallback_reason(self, x, edge_index, edge_weight):
-            return super().forward(x, edge_index, edge_weight)
-        z = linear(self.lin, x)
-        graph = GRAPH_CACHE.get(edge_index, z.size(0), self.add_self_loops)
-        key = ("gcn", z.size(0), self.add_self_loops, z.dtype)
-        weight = GRAPH_CACHE.get_or_build(edge_index, key, lambda: symmetric_weights(graph).to(z.dtype))
-        out = weighted_sum(graph, weight, z)
-        return out if self.bias is None else out + self.bias
-
-
-def symmetric_weights(graph: CSRGraph) -> Tensor:
-    """1/√(d_u d_v) of every edge, with d the in-degree, as in PyG."""
-    degree = torch.from_numpy(graph.ptr).diff()
-    scale = degree.double().pow(-0.5)
-    scale[degree == 0] = 0
-    return scale[torch.from_numpy(graph.src)] * scale.repeat_interleave(degree)
-
-
-class ResidualGCNConv(FusedGCNConv):
-    r"""GCN layer (`Kipf & Welling <https://arxiv.org/abs/1609.02907>`_) with a learned linear skip connection:
-
-    .. math::
-        H' = \hat{D}^{-1/2} \hat{A} \hat{D}^{-1/2} H W^\top + H W_{res}^\top + b
-
-    The skip has no bias and is named ``res``, as in PyG's attention layers with ``residual=True``.
+def edge_scores(conv: Any, edge_attr: Tensor) -> Tensor:
+    """GAT's scores of edges a_edge · W_e e, (edges, heads), as e · (W_eᵀ a_edge): without a row of channels per edge.
 
     Args:
-        *args: Arguments of :class:`FusedGCNConv`.
-        **kwargs: Arguments of :class:`FusedGCNConv`.
+        conv: the layer.
+        edge_attr: features (edges, edge_dim), or (edges) for one feature.
 
-    Shapes:
-        - **input:** node features :math:`(|V|, F_{in})`, dense or sparse, and edge indices :math:`(2, |E|)`
-        - **output:** :math:`(|V|, F_{out})`
-
-    Example:
-        >>> conv = ResidualGCNConv(3, 4, bias=False)
-        >>> sorted(conv.state_dict())
-        ['lin.weight', 'res.weight']
+    Returns:
+        (edges, heads).
     """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.res = Linear(self.in_channels, self.out_channels, bias=False, weight_initializer="glorot")
-
-    def reset_parameters(self) -> None:
-        """Reinitialise all parameters as PyG does, including the skip."""
-        super().reset_parameters()
-        if hasattr(self, "res"):  # PyG's constructor calls this method before the skip exists
-            self.res.reset_parameters()
-
-    def forward(self, x: Tensor, edge_index: Adj, edge_weight: Tensor | None = None) -> Tensor:
-        """Run the layer; arguments are those of :class:`torch_geometric.nn.GCNConv`."""
-        out: Tensor = super().forward(x, edge_index, edge_weight) + linear(self.res, x)
-        return out
+    H, C, lin = conv.heads, conv.out_channels, conv.lin_edge
+    if type(lin) is not Linear or has_hooks(lin):  # also a lazy module before its first call
+        scores: Tensor = (lin(edge_attr).view(-1, H, C) * conv.att_edge).sum(dim=-1)
+        return scores
+    vectors: Tensor = (lin.weight.view(H, C, -1) * conv.att_edge.view(H, C, 1)).sum(dim=1)
+    return edge_attr @ vectors.t()
 
 
 FUSED_CLASSES: dict[type[nn.Module], type[nn.Module]] = {
     GATv2Conv: FusedGATv2Conv,
     GATConv: FusedGATConv,
     GCNConv: FusedGCNConv,
+    SAGEConv: FusedSAGEConv,
+    GraphConv: FusedGraphConv,
+    GINConv: FusedGINConv,
+    TransformerConv: FusedTransformerConv,
 }
 
 
 def fuse_(model: nn.Module) -> nn.Module:
-    """Replace the stock ``GATv2Conv``, ``GATConv`` and ``GCNConv`` layers of a model by fused ones, in place.
+    """Replace the stock layers of a model by fused ones, in place.
 
-    Layers keep their identity, parameters, hooks and ``state_dict``, so optimizers stay valid. Layers of other classes,
-    including subclasses of the three, are left unchanged.
+    These are ``GATv2Conv``, ``GATConv``, ``GCNConv``, ``SAGEConv``, ``GraphConv``, ``GINConv`` and ``TransformerConv``.
+    They keep their identity, parameters, hooks and ``state_dict``, so optimizers stay valid. Layers of other classes,
+    including subclasses of these, are left unchanged.
 
     Args:
         model: any module.
@@ -309,7 +286,7 @@ def fuse_(model: nn.Module) -> nn.Module:
         >>> fuse_(GAT(8, 16, num_layers=2, out_channels=3, v2=True)).convs[0]
         FusedGATv2Conv(8, 16, heads=1)
     """
-    check_module(model)
+    check_module(model, allow_lazy=True)
     for module in model.modules():
         if type(module) in FUSED_CLASSES:
             module.__class__ = FUSED_CLASSES[type(module)]
@@ -337,7 +314,7 @@ def unfuse_(model: nn.Module) -> nn.Module:
         >>> unfuse_(fuse_(GAT(8, 16, num_layers=2, out_channels=3, v2=True))).convs[0]
         GATv2Conv(8, 16, heads=1)
     """
-    check_module(model)
+    check_module(model, allow_lazy=True)
     stock = {fused: original for original, fused in FUSED_CLASSES.items()}
     for module in model.modules():
         if type(module) in stock:

@@ -19,10 +19,10 @@ from torch_geometric.nn.dense.linear import Linear
 
 from equipoise.kernels.csr import CSRGraph
 from equipoise.kernels.simd import padded_channels
-from equipoise.nn.autograd import differentiable_gradients, gatv2_scores, softmax_sum
 from equipoise.nn.dispatch import GRAPH_CACHE, fallback_reason
 from equipoise.nn.fused_convs import FusedGATv2Conv, can_fuse_relu
 from equipoise.nn.hooks import AttentionCoefficients, has_hooks, observers_of
+from equipoise.nn.second_order import differentiable_gradients, gatv2_scores, softmax_and_sum
 from equipoise.nn.sparse_linear import FeatureMatrix
 from equipoise.nn.workspace import Lease, StackPlan, Workspace, plan_for
 
@@ -170,8 +170,9 @@ def _differentiable_forward(
     for layer, slope in enumerate(slopes):
         W, att = weights[2 * layer], weights[2 * layer + 1]
         h = features.linear(W) if h is None else h @ W.t()
-        z = h.view(graph.nodes, *att.shape[1:])
+        z = h.view(graph.targets, *att.shape[1:])
         last = layer == len(slopes) - 1
-        h = softmax_sum(graph, gatv2_scores(graph, z, z, att[0], slope), z, none, relu=not last).flatten(1)
+        score = gatv2_scores(graph, z, z, att[0], slope)
+        h = softmax_and_sum(graph, score, z, none, relu=not last)[0].flatten(1)
     assert h is not None
     return F.pad(h, (0, padded_channels(h.shape[1]) - h.shape[1]))

@@ -71,5 +71,10 @@ MESSAGE_HOOKS = tuple(
 
 def has_message_hooks(conv: MessagePassing) -> bool:
     """Whether PyG's hooks are registered on steps of message passing that a fused kernel does not execute."""
-    attributes = conv.__dict__
-    return any(attributes[name] for name in MESSAGE_HOOKS)
+    attributes, aggregation = conv.__dict__, conv.aggr_module
+    return any(attributes[name] for name in MESSAGE_HOOKS) or bool(
+        aggregation._forward_pre_hooks
+        or aggregation._forward_hooks
+        or aggregation._backward_pre_hooks
+        or aggregation._backward_hooks
+    )

@@ -11,8 +11,10 @@ from torch import Tensor
 from torch_geometric.nn.dense.linear import Linear
 
 from equipoise.errors import GraphError
-from equipoise.kernels.csr import CSRGraph, GraphCache, build_matrix
-from equipoise.nn.autograd import NO_POSITIONS, compile_kernels, spmm, weighted_sum
+from equipoise.kernels.csr import CSRGraph, build_matrix
+from equipoise.kernels.graph_cache import GraphCache
+from equipoise.nn.hooks import has_hooks
+from equipoise.nn.sparse_product import NO_POSITIONS, compile_sparse_kernels, spmm, weighted_sum
 
 # Sparsity patterns of features: their entries are sorted by column once, not once per epoch.
 MATRIX_CACHE = GraphCache()
@@ -58,7 +60,7 @@ class FeatureMatrix:
     def product(self, W: Tensor, out: Tensor | None = None) -> Tensor:
         """x Wᵀ of sparse features, written to ``out`` if given."""
         self._check_width(W)
-        compile_kernels("gcn", W.dtype, W.shape[0])
+        compile_sparse_kernels(W.dtype, W.shape[0])
         return spmm(self.pattern.ptr, self.pattern.src, self.values, NO_POSITIONS, W.t(), out)
 
     def weight_gradient(self, dz: Tensor) -> Tensor:
@@ -72,7 +74,7 @@ class FeatureMatrix:
 
 def linear(lin: Linear, x: Tensor) -> Tensor:
     """x Wᵀ + b of dense or sparse features."""
-    if x.layout not in SPARSE_LAYOUTS:
+    if x.layout not in SPARSE_LAYOUTS or has_hooks(lin):  # also a lazy module before its first call
         out: Tensor = lin(x)
         return out
     out = FeatureMatrix(x).linear(lin.weight)

@@ -12,7 +12,8 @@ from torch_geometric.nn import MessagePassing
 from torch_geometric.typing import Adj
 
 from equipoise.errors import ArchitectureError, ChoiceError
-from equipoise.nn.fused_convs import FusedGATConv, FusedGATv2Conv, FusedGCNConv, ResidualGCNConv
+from equipoise.nn.fused_convs import FusedGATConv, FusedGATv2Conv
+from equipoise.nn.fused_gcn import FusedGCNConv, ResidualGCNConv
 from equipoise.nn.fused_stack import can_fuse, fused_forward
 from equipoise.nn.hooks import has_hooks
 from equipoise.nn.lipschitz_gat import LipschitzGATConv

@@ -23,7 +23,8 @@ from equipoise.kernels.csr import CSRGraph, mark_reachable
 from equipoise.kernels.jit import entry_point
 from equipoise.kernels.simd import Blocks, padded_channels
 from equipoise.kernels.threads import node_ranges, run_kernel
-from equipoise.nn.autograd import Array, cached_blocks, compile_kernels
+from equipoise.nn.autograd import compile_attention_kernels
+from equipoise.nn.kernel_arrays import Array, cached_blocks
 
 MAX_SAVED_BYTES = 2**24  # larger products x Wᵀ are recomputed in the backward pass, cheap compared with its edges
 MAX_POOLED_BYTES = 2**26  # larger workspaces are freed, not kept for the next pass
@@ -122,7 +123,7 @@ class Workspace:
     def __init__(self, plan: StackPlan, graph: CSRGraph, inference: bool) -> None:
         self.plan, self.graph, self.threads = plan, graph, torch.get_num_threads()
         depth, itemsize = len(plan.layers), plan.dtype.itemsize
-        size = graph.nodes * plan.max_width
+        size = graph.targets * plan.max_width
         self.save_products = size * itemsize <= MAX_SAVED_BYTES
         self.poolable = depth * (2 * size + graph.edges * plan.max_heads) * itemsize <= MAX_POOLED_BYTES
         share = inference and not self.poolable
@@ -130,10 +131,10 @@ class Workspace:
         outputs = torch.empty(min(2, depth - 1) if share else depth - 1, size, dtype=plan.dtype)
         alphas = torch.empty(1 if share else depth, graph.edges * plan.max_heads, dtype=plan.dtype).numpy()
         layers = list(enumerate(plan.layers))
-        self.products = [_rows(products[i % len(products)], graph.nodes, layer.width) for i, layer in layers]
+        self.products = [_rows(products[i % len(products)], graph.targets, layer.width) for i, layer in layers]
         self.alphas = [alphas[i % len(alphas)][: graph.edges * layer.heads] for i, layer in layers]
         # The last output belongs to the caller, so every pass allocates it.
-        self.outputs = [_rows(outputs[i % len(outputs)], graph.nodes, layer.width) for i, layer in layers[:-1]]
+        self.outputs = [_rows(outputs[i % len(outputs)], graph.targets, layer.width) for i, layer in layers[:-1]]
         self.last_output = torch.empty(0)
         self.overwritten = False  # a backward pass has overwritten the outputs
         self.backward_arrays: BackwardArrays | None = None
@@ -152,7 +153,7 @@ class Workspace:
         if index < len(self._attend):
             self._attend[index]()
             return self.outputs[index]
-        output = torch.empty(self.graph.nodes, self.plan.layers[index].width, dtype=self.plan.dtype)
+        output = torch.empty(self.graph.targets, self.plan.layers[index].width, dtype=self.plan.dtype)
         self._bind_forward(index, output)()
         # Not the output itself: autograd makes it refer to the pass, and the cycle would keep the workspace alive.
         self.last_output = output.detach()
@@ -205,7 +206,7 @@ class Workspace:
         out = (self.outputs[index] if hidden else self.last_output).numpy().ravel()
         z, g, alpha = self.products[index].numpy().ravel(), grad.numpy().ravel(), self.alphas[index]
         dz, shape = arrays.dproducts[index].numpy().ravel(), (layer.heads, layer.blocks)
-        dscore, active = arrays.dscore[: len(alpha)], arrays.active[: graph.nodes * layer.heads]
+        dscore, active = arrays.dscore[: len(alpha)], arrays.active[: graph.targets * layer.heads]
         datt = [(sums[: layer.width], *shape) for sums in arrays.datt[index]]  # one partial sum per range of nodes
         by_target = (graph.ptr, graph.src, graph.order)
         by_source = (graph.tptr, graph.dst, graph.position, graph.torder)
@@ -248,16 +249,16 @@ class BackwardArrays:
 
     def __init__(self, plan: StackPlan, graph: CSRGraph, outputs: Sequence[Tensor]) -> None:
         widths = [layer.width for layer in plan.layers]
-        grad = torch.empty(graph.nodes * max(widths[:-1], default=0), dtype=plan.dtype)
-        dproduct = torch.empty(graph.nodes * max(widths[len(outputs) :]), dtype=plan.dtype)
-        self.dproducts = [*outputs, *(_rows(dproduct, graph.nodes, width) for width in widths[len(outputs) :])]
+        grad = torch.empty(graph.targets * max(widths[:-1], default=0), dtype=plan.dtype)
+        dproduct = torch.empty(graph.targets * max(widths[len(outputs) :]), dtype=plan.dtype)
+        self.dproducts = [*outputs, *(_rows(dproduct, graph.targets, width) for width in widths[len(outputs) :])]
         self.transposed = [rows.t() for rows in self.dproducts]
-        self.grads = [_rows(grad, graph.nodes, width) for width in widths[:-1]]
+        self.grads = [_rows(grad, graph.targets, width) for width in widths[:-1]]
         dtype = dproduct.numpy().dtype
         self.datt = np.empty((len(widths), len(node_ranges(graph.ptr)), plan.max_width), dtype)
         self.dscore = np.empty(graph.edges * plan.max_heads, dtype)
-        self.active = np.empty(graph.nodes * plan.max_heads, np.bool_)
-        self.reachable = np.empty(graph.nodes, np.bool_)
+        self.active = np.empty(graph.targets * plan.max_heads, np.bool_)
+        self.reachable = np.empty(graph.targets, np.bool_)
         self.calls: list[list[KernelCall]] = []
 
     def attention_gradients(self, symmetric: bool) -> Sequence[Tensor]:
@@ -320,7 +321,7 @@ def _storage(parameters: Sequence[nn.Parameter]) -> list[tuple[Any, ...]]:
 
 
 def _plan_layer(conv: Any, dtype: torch.dtype, relu: bool) -> LayerPlan:
-    compile_kernels("gatv2", dtype, conv.out_channels)
+    compile_attention_kernels("gatv2", dtype, conv.out_channels)
     channels = padded_channels(conv.out_channels)
     width = conv.heads * channels
     weight, att = conv.lin_l.weight.detach(), conv.att.detach().view(-1)

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from equipoise.kernels.csr import GraphCache
+from equipoise.kernels.graph_cache import GraphCache
 from equipoise.kernels.reductions import (
     add_changes,
     add_distances,

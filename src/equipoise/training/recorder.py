@@ -13,7 +13,7 @@ from torch.optim import SGD, Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from equipoise.errors import ChoiceError, LawError, TrainingError
-from equipoise.kernels.csr import GraphCache
+from equipoise.kernels.graph_cache import GraphCache
 from equipoise.laws.law import Law, check_laws
 from equipoise.training.batched_laws import BatchedLaws
 from equipoise.training.capture import Capture, layers_to_record

@@ -1,0 +1,130 @@
+"""Dot-product attention over neighbours (TransformerConv): forward and backward pass.
+
+All arrays are flat. Queries and outputs have one row (heads, channels) per target, keys and values one per source;
+scores and coefficients are (edges, heads) in the order by target. The backward pass starts with the gradients of the
+scores (:func:`equipoise.kernels.gatv2.backward_scores`, with values as features).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from equipoise.kernels.attention import dot, negative_infinity, softmax_and_sum, subtract_max
+from equipoise.kernels.csr import CHUNK
+from equipoise.kernels.jit import jit
+from equipoise.kernels.simd import broadcast, load, num_blocks, store
+
+
+class TransformerInputs(NamedTuple):
+    """What the attention is computed from.
+
+    Attributes:
+        query: (targets, heads, channels).
+        key: (sources, heads, channels).
+        value: (sources, heads, channels).
+        scale: factor of the scores, 1/√channels.
+    """
+
+    query: Any
+    key: Any
+    value: Any
+    scale: Any
+
+
+@jit
+def forward(
+    lo: int,
+    hi: int,
+    ptr: Any,
+    src: Any,
+    order: Any,
+    inputs: Any,
+    coefficients: Any,
+    out: Any,
+    relu: bool,
+    H: int,
+    blocks: Any,
+) -> None:
+    """out[v] = Σ_u mask_uv α_uv value[u] with α_uv = softmax_u scale ⟨query[v], key[u]⟩."""
+    C = num_blocks(blocks) * len(blocks[0])
+    query, key, value, scale = inputs
+    alpha, weight, dropout_mask = coefficients
+    for chunk_lo in range(lo, hi, CHUNK):
+        chunk_hi = min(chunk_lo + CHUNK, hi)
+        for i in range(chunk_lo, chunk_hi):
+            v = order[i]
+            for h in range(H):
+                offset = (v * H + h) * C
+                first, max_score = load(query, offset, blocks[0]), negative_infinity(alpha)
+                for k in range(ptr[v], ptr[v + 1]):
+                    score = scale * dot(first, query, offset, key, (src[k] * H + h) * C, blocks)
+                    alpha[k * H + h] = score
+                    max_score = score if score > max_score else max_score
+                subtract_max(v, h, ptr, alpha, max_score, H)
+        softmax_and_sum(chunk_lo, chunk_hi, ptr, src, order, value, dropout_mask, alpha, weight, out, relu, H, blocks)
+
+
+@jit
+def backward_targets(
+    lo: int,
+    hi: int,
+    ptr: Any,
+    src: Any,
+    order: Any,
+    inputs: Any,
+    dscore: Any,
+    active: Any,
+    dquery: Any,
+    H: int,
+    blocks: Any,
+) -> None:
+    """dquery[v] = scale Σ_u dscore_uv key[u]."""
+    width, C = blocks[0], num_blocks(blocks) * len(blocks[0])
+    key, scale = inputs.key, inputs.scale
+    for i in range(lo, hi):
+        v = order[i]
+        for h in range(H):
+            last = ptr[v + 1] if active[v * H + h] else ptr[v]
+            for b in range(num_blocks(blocks)):
+                c = b * len(width)
+                acc = broadcast(key, 0, width)
+                for k in range(ptr[v], last):
+                    acc = acc + broadcast(key, dscore[k * H + h], width) * load(key, (src[k] * H + h) * C + c, width)
+                store(dquery, (v * H + h) * C + c, broadcast(key, scale, width) * acc)
+
+
+@jit
+def backward_sources(
+    lo: int,
+    hi: int,
+    ptr: Any,
+    dst: Any,
+    position: Any,
+    order: Any,
+    inputs: Any,
+    weight: Any,
+    dout: Any,
+    dscore: Any,
+    active: Any,
+    dkey: Any,
+    dvalue: Any,
+    H: int,
+    blocks: Any,
+) -> None:
+    """dkey[u] = scale Σ_v dscore_uv query[v], dvalue[u] = Σ_v mask_uv α_uv dout[v]."""
+    width, C = blocks[0], num_blocks(blocks) * len(blocks[0])
+    query, scale = inputs.query, inputs.scale
+    for i in range(lo, hi):
+        u = order[i]
+        for h in range(H):
+            for b in range(num_blocks(blocks)):
+                c = b * len(width)
+                key_sum, value_sum = broadcast(query, 0, width), broadcast(query, 0, width)
+                for k in range(ptr[u], ptr[u + 1]):
+                    target, edge = dst[k] * H + h, position[k] * H + h
+                    if active[target]:
+                        d, w = broadcast(query, dscore[edge], width), broadcast(query, weight[edge], width)
+                        key_sum = key_sum + d * load(query, target * C + c, width)
+                        value_sum = value_sum + w * load(dout, target * C + c, width)
+                store(dkey, (u * H + h) * C + c, broadcast(query, scale, width) * key_sum)
+                store(dvalue, (u * H + h) * C + c, value_sum)
