@@ -342,6 +342,14 @@ def test_empty_graphs(graph):
         assert fused(x[:0], no_edges).shape == stock(x[:0], no_edges).shape
 
 
+@pytest.mark.parametrize(
+    "layer", [lambda: pyg.SAGEConv(0, 4), lambda: pyg.GINConv(nn.Linear(0, 4)), lambda: pyg.GCNConv(0, 0)]
+)
+def test_features_without_channels(layer, graph):
+    fused, stock = fused_pair(layer())
+    torch.testing.assert_close(fused(graph[0][:, :0], graph[1]), stock(graph[0][:, :0], graph[1]))
+
+
 def test_fuse_and_unfuse_keep_parameters_and_leave_subclasses():
     class CustomSAGEConv(pyg.SAGEConv):
         pass

@@ -79,7 +79,7 @@ def _num_blocks(blocks: Any) -> Any:
 
 
 def padded_channels(channels: int) -> int:
-    """Round up to a multiple of ``MIN_WIDTH``.
+    """Round up to a positive multiple of ``MIN_WIDTH``.
 
     Args:
         channels: number of channels.
@@ -88,10 +88,10 @@ def padded_channels(channels: int) -> int:
         Number of channels after padding.
 
     Example:
-        >>> padded_channels(7), padded_channels(64)
-        (8, 64)
+        >>> padded_channels(0), padded_channels(7), padded_channels(64)
+        (8, 8, 64)
     """
-    return -(-channels // MIN_WIDTH) * MIN_WIDTH
+    return -(-max(channels, 1) // MIN_WIDTH) * MIN_WIDTH
 
 
 class VectorType(types.Type):
