@@ -61,7 +61,7 @@ class FeatureMatrix:
         """x Wᵀ of sparse features, written to ``out`` if given."""
         self._check_width(W)
         compile_sparse_kernels(W.dtype, W.shape[0])
-        return spmm(self.pattern.ptr, self.pattern.src, self.values, NO_POSITIONS, W.t(), out)
+        return spmm(self.pattern.ptr, self.pattern.src, self.values, NO_POSITIONS, W.t(), out=out)
 
     def weight_gradient(self, dz: Tensor) -> Tensor:
         """dzᵀ x, the gradient of W for the gradient dz of the product."""

@@ -128,7 +128,9 @@ class _Permutation(Function):
         return _Permutation.apply(grad, ctx.inverse, ctx.order), None, None  # type: ignore[no-untyped-call]
 
 
-def spmm(ptr: Array, neighbour: Array, weight: Tensor, position: Array, z: Tensor, out: Tensor | None = None) -> Tensor:
+def spmm(
+    ptr: Array, neighbour: Array, weight: Tensor, position: Array, z: Tensor, *, out: Tensor | None = None
+) -> Tensor:
     """Sparse matrix times dense matrix, without autograd.
 
     Args:
