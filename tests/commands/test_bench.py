@@ -1,4 +1,7 @@
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -7,9 +10,9 @@ from typer.testing import CliRunner
 from equipoise.bench.cases import Case
 from equipoise.bench.plot import draw_scaling
 from equipoise.bench.report import BenchReport, ScalingCurve, SkippedTask, read_report
-from equipoise.bench.run import plan_tasks, run_tasks, run_worker
+from equipoise.bench.run import isa_environment, plan_tasks, run_tasks, run_worker
 from equipoise.cli import app
-from equipoise.errors import EquipoiseError, MeasurementError
+from equipoise.errors import ChoiceError, EquipoiseError, MeasurementError
 
 TINY = Case("tiny", layers=2, nodes=80, edges=320, features=6, width=8, rounds=1, epochs=2)
 
@@ -95,6 +98,20 @@ def test_missing_data_are_skipped_and_failures_recorded(monkeypatch, tmp_path):
     assert not missing.failed
     assert "Cora" in missing.reason
     assert failed == SkippedTask("broken", "it broke", failed=True)
+
+
+def test_isa_restricts_the_kernels_to_avx2():
+    environment = isa_environment("avx2")
+    assert "-avx512f" in environment["NUMBA_CPU_FEATURES"].split(",")
+    assert "+avx2" in environment["NUMBA_CPU_FEATURES"].split(",")
+    assert isa_environment("native") == {}
+    script = "from equipoise.kernels.simd import has_avx512, vector_blocks; print(has_avx512(), len(vector_blocks(64, 'f4')))"
+    result = subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, **environment}, capture_output=True, text=True, check=True
+    )
+    assert result.stdout.split() == ["False", "2"]
+    with pytest.raises(ChoiceError, match="avx2"):
+        isa_environment("avx")
 
 
 def test_failure_of_a_worker_is_an_error():

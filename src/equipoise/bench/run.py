@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -36,42 +37,61 @@ from equipoise.bench.report import (
     SkippedTask,
     Timing,
 )
-from equipoise.errors import DataError, MeasurementError
+from equipoise.errors import ChoiceError, DataError, MeasurementError
+from equipoise.kernels.simd import has_avx512
 
 Task = Callable[[BenchReport], None]  # measures and adds to the report
+Worker = Callable[..., Any]  # `run_worker` with the environment of an instruction set
+ISAS = ("native", "avx2")
 
 
-def plan_tasks(names: Sequence[str], threads: Sequence[int], *, quick: bool = False) -> list[tuple[str, Task]]:
-    """Return the tasks of the selected cases, in order, each with a label."""
+def plan_tasks(
+    names: Sequence[str], threads: Sequence[int], *, quick: bool = False, isa: str = "native"
+) -> list[tuple[str, Task]]:
+    """Return the tasks of the selected cases, in order, each with a label.
+
+    Args:
+        names: Names of cases.
+        threads: Numbers of threads.
+        quick: Measure with few rounds.
+        isa: Instruction set, see :func:`isa_environment`.
+
+    Returns:
+        Labels and tasks.
+    """
     tasks: list[tuple[str, Task]] = []
+    worker: Worker = partial(run_worker, environment=isa_environment(isa))
     for name in names:
         if name == FIRST_CALL:
-            tasks.append(("compilation", _first_call))
+            tasks.append(("compilation", _first_call(isa)))
         elif name == RECORDER_CASE.name:
-            tasks.append(("cost of recording", _recorder_cost(RECORDER_CASE.quick() if quick else RECORDER_CASE)))
+            tasks.append(
+                ("cost of recording", _recorder_cost(worker, RECORDER_CASE.quick() if quick else RECORDER_CASE))
+            )
         elif name == SCALING:
-            tasks += [(f"time over {variable}", _time_scaling(variable, quick)) for variable in SCALING_SERIES]
-            tasks.append(("memory over edges", _memory_scaling(quick)))
+            tasks += [(f"time over {variable}", _time_scaling(worker, variable, quick)) for variable in SCALING_SERIES]
+            tasks.append(("memory over edges", _memory_scaling(worker, quick)))
         elif CASES[name].isolated:
             implementations = (EQUIPOISE, PYG) if CASES[name].competitors else (EQUIPOISE,)
-            tasks += [(f"{name}, {which}", _isolated(CASES[name], which)) for which in implementations]
+            tasks += [(f"{name}, {which}", _isolated(worker, CASES[name], which)) for which in implementations]
         else:
             case = CASES[name].quick() if quick else CASES[name]
-            tasks += [(f"{name}, {count} thread{'s' * (count > 1)}", _epochs(case, count)) for count in threads]
+            tasks += [(f"{name}, {count} thread{'s' * (count > 1)}", _epochs(worker, case, count)) for count in threads]
     return tasks
 
 
-def run_tasks(tasks: Sequence[tuple[str, Task]], on_task: Callable[[str], None]) -> BenchReport:
+def run_tasks(tasks: Sequence[tuple[str, Task]], on_task: Callable[[str], None], *, isa: str = "native") -> BenchReport:
     """Run all tasks; a task that cannot be measured is recorded as skipped.
 
     Args:
         tasks: Labels and tasks.
         on_task: Called with the label before each task.
+        isa: Instruction set that the tasks were planned for, for the report.
 
     Returns:
         The report.
     """
-    report = BenchReport(machine=machine_info())
+    report = BenchReport(machine=machine_info(isa))
     for label, task in tasks:
         on_task(label)
         try:
@@ -83,11 +103,43 @@ def run_tasks(tasks: Sequence[tuple[str, Task]], on_task: Callable[[str], None])
     return report
 
 
-def machine_info() -> dict[str, str]:
-    """Processor, cores and versions on which the numbers depend."""
+def machine_info(isa: str = "native") -> dict[str, str]:
+    """Processor, cores, instruction set and versions on which the numbers depend."""
     packages = {name: version(name) for name in ("torch", "torch_geometric", "numba")}
     versions = {"equipoise": __version__, "python": platform.python_version(), **packages}
-    return {"processor": _processor(), "cores": str(os.cpu_count()), **versions}
+    instructions = "AVX-512" if isa == "native" and has_avx512() else isa.replace("native", "avx2").upper()
+    return {"processor": _processor(), "cores": str(os.cpu_count()), "instructions": instructions, **versions}
+
+
+def isa_environment(isa: str) -> dict[str, str]:
+    """Environment variables that restrict Numba, torch, MKL and oneDNN to an instruction set.
+
+    Args:
+        isa: ``"native"`` for no restriction, or ``"avx2"``.
+
+    Returns:
+        The variables; empty for ``"native"``.
+
+    Raises:
+        MeasurementError: If the processor does not have the instruction set.
+        ChoiceError: If the name is unknown.
+    """
+    if isa not in ISAS:
+        raise ChoiceError("instruction set", isa, ISAS)
+    if isa == "native":
+        return {}
+    from llvmlite import binding
+
+    features = binding.get_host_cpu_features()
+    if not features.get("avx2"):
+        raise MeasurementError("this processor has no AVX2", where=f"--isa {isa}", remedy="leave out --isa")
+    enabled = {name: on and "avx512" not in name and "avx10" not in name for name, on in features.items()}
+    return {
+        "NUMBA_CPU_FEATURES": ",".join(f"{'+' if on else '-'}{name}" for name, on in sorted(enabled.items())),
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+    }
 
 
 def run_worker(
@@ -141,46 +193,50 @@ def run_worker(
     return response["result"]
 
 
-def _epochs(case: Case, threads: int) -> Task:
-    return lambda report: report.timings.append(Timing(**run_worker("epochs", [case], threads=threads)))
+def _epochs(worker: Worker, case: Case, threads: int) -> Task:
+    return lambda report: report.timings.append(Timing(**worker("epochs", [case], threads=threads)))
 
 
-def _isolated(case: Case, implementation: str) -> Task:
+def _isolated(worker: Worker, case: Case, implementation: str) -> Task:
     return lambda report: report.isolated.append(
-        IsolatedRun(**run_worker("isolated", [case], implementation=implementation))
+        IsolatedRun(**worker("isolated", [case], implementation=implementation))
     )
 
 
-def _recorder_cost(case: Case) -> Task:
+def _recorder_cost(worker: Worker, case: Case) -> Task:
     def task(report: BenchReport) -> None:
-        report.recorder = RecorderCost(**run_worker("recorder", [case]))
+        report.recorder = RecorderCost(**worker("recorder", [case]))
 
     return task
 
 
-def _first_call(report: BenchReport) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        fresh, cached = (run_worker("first epoch", environment={"NUMBA_CACHE_DIR": folder}) for _ in range(2))
-    report.first_call = FirstCall(fresh, cached)
+def _first_call(isa: str) -> Task:
+    def task(report: BenchReport) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            environment = {"NUMBA_CACHE_DIR": folder, **isa_environment(isa)}
+            fresh, cached = (run_worker("first epoch", environment=environment) for _ in range(2))
+        report.first_call = FirstCall(fresh, cached)
+
+    return task
 
 
-def _time_scaling(variable: str, quick: bool) -> Task:
+def _time_scaling(worker: Worker, variable: str, quick: bool) -> Task:
     cases = scaling_cases(variable, quick=quick)
     x = [scaling_value(case, variable) for case in cases]
 
     def task(report: BenchReport) -> None:
-        medians = run_worker("scaling", cases)
+        medians = worker("scaling", cases)
         equipoise = [row.pop(EQUIPOISE) for row in medians]
         report.scaling.append(ScalingCurve(variable, "ms", x, equipoise, [min(row.values()) for row in medians]))
 
     return task
 
 
-def _memory_scaling(quick: bool) -> Task:
+def _memory_scaling(worker: Worker, quick: bool) -> Task:
     cases = scaling_cases("edges", quick=quick)
 
     def peaks(implementation: str) -> list[float]:
-        return [float(run_worker("isolated", [case], implementation=implementation)["peak"]) for case in cases]
+        return [float(worker("isolated", [case], implementation=implementation)["peak"]) for case in cases]
 
     return lambda report: report.scaling.append(
         ScalingCurve("edges", "bytes", [case.edges for case in cases], peaks(EQUIPOISE), peaks(PYG))

@@ -34,6 +34,9 @@ def bench(
         str | None,
         Option(metavar="N,…", help="Numbers of threads; by default 1,2 (1 on a single core).", show_default=False),
     ] = None,
+    isa: Annotated[
+        str, Option(metavar="NAME", help="Instruction set: native, or avx2 to measure it on a processor with AVX-512.")
+    ] = "native",
     quick: Annotated[bool, Option("--quick", help="Small cases and few rounds, as a smoke test.")] = False,
     huge: Annotated[bool, Option("--huge", help="Also measure a graph of 62 million edges; needs 20 GiB.")] = False,
     figure: Annotated[
@@ -71,7 +74,7 @@ def bench(
         if as_json is not None and not as_json.resolve().parent.is_dir():
             folder = as_json.resolve().parent
             raise EquipoiseError(f"there is no folder {folder}", where=f"--json {as_json}", remedy="create it first")
-        report = _measure(names, _parse_threads(threads), quick)
+        report = _measure(names, _parse_threads(threads), quick=quick, isa=isa)
     else:
         from equipoise.bench.report import read_report
 
@@ -100,14 +103,14 @@ def _parse_threads(text: str | None) -> list[int]:
     return list(dict.fromkeys(counts))
 
 
-def _measure(names: list[str], threads: list[int], quick: bool) -> BenchReport:
+def _measure(names: list[str], threads: list[int], *, quick: bool, isa: str) -> BenchReport:
     from equipoise.bench.run import plan_tasks, run_tasks
 
-    tasks = plan_tasks(names, threads, quick=quick)
+    tasks = plan_tasks(names, threads, quick=quick, isa=isa)
     with progress_bars() as progress:
         bar = progress.add_task("bench", total=len(tasks), status="")
         started = iter(range(len(tasks)))
-        return run_tasks(tasks, lambda label: progress.update(bar, completed=next(started), status=label))
+        return run_tasks(tasks, lambda label: progress.update(bar, completed=next(started), status=label), isa=isa)
 
 
 def _show(report: BenchReport, as_json: Path | None, markdown: bool) -> None:

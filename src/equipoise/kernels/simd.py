@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
 from llvmlite import binding, ir
-from numba import types
+from numba import config, types
 from numba.core import cgutils
 from numba.core.imputils import lower_builtin
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
@@ -52,12 +53,21 @@ def vector_blocks(channels: int, dtype: Any) -> Blocks:
         >>> vector_blocks(8 * 37, "f4")[1]
         37
     """
-    block_bytes = 256 if binding.get_host_cpu_features().get("avx512f") else 128
+    block_bytes = 256 if has_avx512() else 128
     lanes = block_bytes // np.dtype(dtype).itemsize
     while channels % lanes:
         lanes //= 2
     width, count = (None,) * lanes, channels // lanes
     return (width,) * count if count <= MAX_UNROLLED else (width, count)
+
+
+@cache
+def has_avx512() -> bool:
+    """Whether Numba compiles for AVX-512: the processor has it, and ``NUMBA_CPU_FEATURES`` does not exclude it."""
+    selected: str | None = config.CPU_FEATURES  # type: ignore[attr-defined]  # set by Numba at import
+    if selected is not None:
+        return "+avx512f" in selected.split(",")
+    return bool(binding.get_host_cpu_features().get("avx512f"))
 
 
 def num_blocks(blocks: Any) -> int:
