@@ -105,7 +105,7 @@ def test_isa_restricts_the_kernels_to_avx2():
     assert "-avx512f" in environment["NUMBA_CPU_FEATURES"].split(",")
     assert "+avx2" in environment["NUMBA_CPU_FEATURES"].split(",")
     assert isa_environment("native") == {}
-    script = "from equipoise.kernels.simd import has_avx512, vector_blocks; print(has_avx512(), len(vector_blocks(64, 'f4')))"
+    script = "from equipoise.kernels import simd; print(simd.has_avx512(), len(simd.vector_blocks(64, 'f4')))"
     result = subprocess.run(
         [sys.executable, "-c", script], env={**os.environ, **environment}, capture_output=True, text=True, check=True
     )
