@@ -17,7 +17,9 @@ from typing import Any
 from equipoise import __version__
 from equipoise.bench.cases import (
     CASES,
+    COMPILED_CASE,
     FIRST_CALL,
+    MINI_BATCH_CASE,
     RECORDER_CASE,
     SCALING,
     SCALING_SERIES,
@@ -39,6 +41,7 @@ from equipoise.bench.report import (
 from equipoise.errors import DataError, MeasurementError
 
 Task = Callable[[BenchReport], None]  # measures and adds to the report
+OTHER_TIMINGS = {case.name: case for case in (MINI_BATCH_CASE, COMPILED_CASE)}  # by the names of the worker's tasks
 
 
 def plan_tasks(names: Sequence[str], threads: Sequence[int], *, quick: bool = False) -> list[tuple[str, Task]]:
@@ -49,6 +52,9 @@ def plan_tasks(names: Sequence[str], threads: Sequence[int], *, quick: bool = Fa
             tasks.append(("compilation", _first_call))
         elif name == RECORDER_CASE.name:
             tasks.append(("cost of recording", _recorder_cost(RECORDER_CASE.quick() if quick else RECORDER_CASE)))
+        elif name in OTHER_TIMINGS:
+            case = OTHER_TIMINGS[name].quick() if quick else OTHER_TIMINGS[name]
+            tasks.append((f"{name}, 1 thread", _timing(name, case)))
         elif name == SCALING:
             tasks += [(f"time over {variable}", _time_scaling(variable, quick)) for variable in SCALING_SERIES]
             tasks.append(("memory over edges", _memory_scaling(quick)))
@@ -57,7 +63,9 @@ def plan_tasks(names: Sequence[str], threads: Sequence[int], *, quick: bool = Fa
             tasks += [(f"{name}, {which}", _isolated(CASES[name], which)) for which in implementations]
         else:
             case = CASES[name].quick() if quick else CASES[name]
-            tasks += [(f"{name}, {count} thread{'s' * (count > 1)}", _epochs(case, count)) for count in threads]
+            tasks += [
+                (f"{name}, {count} thread{'s' * (count > 1)}", _timing("epochs", case, count)) for count in threads
+            ]
     return tasks
 
 
@@ -141,8 +149,8 @@ def run_worker(
     return response["result"]
 
 
-def _epochs(case: Case, threads: int) -> Task:
-    return lambda report: report.timings.append(Timing(**run_worker("epochs", [case], threads=threads)))
+def _timing(task: str, case: Case, threads: int = 1) -> Task:
+    return lambda report: report.timings.append(Timing(**run_worker(task, [case], threads=threads)))
 
 
 def _isolated(case: Case, implementation: str) -> Task:
