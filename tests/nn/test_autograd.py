@@ -8,7 +8,7 @@ from torch.autograd import gradcheck
 
 from equipoise.kernels import threads
 from equipoise.kernels.csr import build_graph
-from equipoise.nn import autograd, kernel_arrays
+from equipoise.nn import attention, autograd, kernel_arrays
 from tests.kernels import reference
 
 
@@ -53,14 +53,14 @@ def assert_agree(fast, slow, inputs, tolerance):
 pad = kernel_arrays.pad_channels
 
 
-def attention(function, graph, inputs, mask, relu=False):
+def apply(function, graph, inputs, mask, relu=False):
     """The public function with a given dropout mask."""
-    C = inputs[0].shape[-1]
-    if function is autograd._GATv2:
+    C, options = inputs[0].shape[-1], autograd.AttentionOptions(0.2, mask, relu)
+    if function is autograd.GATv2Function:
         s, t, a = (None if tensor is None else pad(tensor) for tensor in inputs)
-        return function.apply(graph, s, t, None, a, 0.2, mask, relu)[0][..., :C]
+        return function.apply(graph, s, t, None, a, options)[0][..., :C]
     z, p, q = inputs
-    return function.apply(graph, pad(z), p, q, None, 0.2, mask, relu)[0][..., :C]
+    return function.apply(graph, pad(z), p, q, None, options)[0][..., :C]
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
@@ -70,7 +70,7 @@ class TestAgainstReference:
         inputs = leaves(seed, dtype, (graph.targets, H, C), (graph.targets, H, C), (H, C))
         mask = dropout_mask(graph, H, seed, dtype, with_dropout)
         assert_agree(
-            lambda s, t, a: attention(autograd._GATv2, graph, (s, t, a), mask),
+            lambda s, t, a: apply(autograd.GATv2Function, graph, (s, t, a), mask),
             lambda s, t, a: reference.gatv2_attention(graph, s, t, a, 0.2, mask),
             inputs,
             tolerance,
@@ -81,7 +81,7 @@ class TestAgainstReference:
         inputs = leaves(seed, dtype, (graph.targets, H, C), (H, C))
         mask = dropout_mask(graph, H, seed, dtype, with_dropout)
         assert_agree(
-            lambda z, a: attention(autograd._GATv2, graph, (z, None, a), mask, relu=True),
+            lambda z, a: apply(autograd.GATv2Function, graph, (z, None, a), mask, relu=True),
             lambda z, a: reference.gatv2_attention(graph, z, z, a, 0.2, mask).relu(),
             inputs,
             tolerance,
@@ -92,7 +92,7 @@ class TestAgainstReference:
         inputs = leaves(seed, dtype, (graph.targets, H, C), (graph.targets, H), (graph.targets, H))
         mask = dropout_mask(graph, H, seed, dtype, with_dropout)
         assert_agree(
-            lambda z, p, q: attention(autograd._GAT, graph, (z, p, q), mask, relu=True),
+            lambda z, p, q: apply(autograd.GATFunction, graph, (z, p, q), mask, relu=True),
             lambda z, p, q: reference.gat_attention(graph, z, p, q, 0.2, mask).relu(),
             inputs,
             tolerance,
@@ -103,7 +103,7 @@ class TestAgainstReference:
         inputs = leaves(seed, dtype, (graph.targets, H, C), (graph.targets, H), (graph.targets, H))
         mask = dropout_mask(graph, H, seed, dtype, with_dropout)
         assert_agree(
-            lambda z, p, q: attention(autograd._GAT, graph, (z, p, q), mask),
+            lambda z, p, q: apply(autograd.GATFunction, graph, (z, p, q), mask),
             lambda z, p, q: reference.gat_attention(graph, z, p, q, 0.2, mask),
             inputs,
             tolerance,
@@ -116,13 +116,13 @@ def test_wide_features_in_several_blocks(C):
     inputs = leaves(0, torch.float64, (30, 2, C), (30, 2, C), (2, C))
     no_mask = torch.empty(0, dtype=torch.float64)
     assert_agree(
-        lambda s, t, a: autograd.gatv2_attention(graph, s, t, a, 0.2)[0],
+        lambda s, t, a: attention.gatv2_attention(graph, s, t, a, 0.2)[0],
         lambda s, t, a: reference.gatv2_attention(graph, s, t, a, 0.2, no_mask),
         inputs,
         1e-10,
     )
     assert_agree(
-        lambda z: autograd.gat_attention(graph, z, z[..., 0], z[..., 1], 0.2)[0],
+        lambda z: attention.gat_attention(graph, z, z[..., 0], z[..., 1], 0.2)[0],
         lambda z: reference.gat_attention(graph, z, z[..., 0], z[..., 1], 0.2, no_mask),
         inputs[:1],
         1e-10,
@@ -147,7 +147,7 @@ def test_backward_pass_of_symmetric_graphs(nodes, edges, loops, H, C, seed, with
         return out.relu() if relu else out
 
     def fast(z, a):
-        return attention(autograd._GATv2, graph, (z, None, a), mask, relu)
+        return apply(autograd.GATv2Function, graph, (z, None, a), mask, relu)
 
     assert_agree(fast, slow, [z, a], 1e-10)
 
@@ -167,13 +167,13 @@ def test_backward_pass_skips_nodes_without_gradient(kind, symmetric):
 
     def layer(module, h, *last):
         if kind == "gatv2":
-            target = None if symmetric and module is autograd else h
+            target = None if symmetric and module is attention else h
             out = module.gatv2_attention(graph, h, target, a, 0.2, *last)
         else:
             out = module.gat_attention(graph, h, h[..., 0], h[..., 1], 0.2, *last)
-        return out[0] if module is autograd else out
+        return out[0] if module is attention else out
 
-    fused = layer(autograd, layer(autograd, z, 0.0, True), 0.0, True)
+    fused = layer(attention, layer(attention, z, 0.0, True), 0.0, True)
     expected = layer(reference, layer(reference, z, no_mask).relu(), no_mask).relu()
     gradients = [torch.autograd.grad(out[[3, 7]].sum(), z)[0] for out in (fused, expected)]
     assert 0 < int((gradients[0].abs().sum(dim=(1, 2)) > 0).sum()) < 40
@@ -184,9 +184,9 @@ def test_backward_pass_skips_nodes_without_gradient(kind, symmetric):
 @settings(max_examples=10)
 def test_gradcheck(graph, H, C, seed):
     s, t, a = leaves(seed, torch.float64, (graph.targets, H, C), (graph.targets, H, C), (H, C))
-    assert gradcheck(lambda s, t, a: autograd.gatv2_attention(graph, s, t, a, 0.2, 0.0), (s, t, a))
+    assert gradcheck(lambda s, t, a: attention.gatv2_attention(graph, s, t, a, 0.2, 0.0), (s, t, a))
     z, p, q = leaves(seed, torch.float64, (graph.targets, H, C), (graph.targets, H), (graph.targets, H))
-    assert gradcheck(lambda z, p, q: autograd.gat_attention(graph, z, p, q, 0.2, 0.0), (z, p, q))
+    assert gradcheck(lambda z, p, q: attention.gat_attention(graph, z, p, q, 0.2, 0.0), (z, p, q))
 
 
 def random_graph(nodes, edges):
@@ -204,7 +204,7 @@ def ring(nodes):
 def test_large_scores_do_not_overflow(scale, dtype):
     graph = ring(5)
     s, t, a = leaves(0, dtype, (5, 2, 4), (5, 2, 4), (2, 4))
-    out, _ = autograd.gatv2_attention(graph, s, t, scale * a, 0.2, 0.0)
+    out, _ = attention.gatv2_attention(graph, s, t, scale * a, 0.2, 0.0)
     out.sum().backward()
     assert all(bool(torch.isfinite(tensor).all()) for tensor in (out, s.grad, t.grad, a.grad))
     torch.testing.assert_close(out, reference.gatv2_attention(graph, s, t, scale * a, 0.2, torch.empty(0, 2)))
@@ -214,7 +214,7 @@ def test_nan_propagates():
     graph = ring(4)
     s, t, a = (leaf.detach() for leaf in leaves(0, torch.float32, (4, 1, 3), (4, 1, 3), (1, 3)))
     s[2, 0, 1] = float("nan")
-    out, _ = autograd.gatv2_attention(graph, s, t, a, 0.2, 0.0)
+    out, _ = attention.gatv2_attention(graph, s, t, a, 0.2, 0.0)
     assert bool(out[2].isnan().any())
     assert not bool(out[0].isnan().any())
 
@@ -228,7 +228,7 @@ def test_results_are_reproducible_for_a_number_of_threads(threads_used, monkeypa
     results = []
     for _ in range(3):
         inputs = leaves(0, torch.float32, (900, 2, 8), (900, 2, 8), (2, 8))
-        autograd.gatv2_attention(graph, *inputs, 0.2, 0.0)[0].sum().backward()
+        attention.gatv2_attention(graph, *inputs, 0.2, 0.0)[0].sum().backward()
         results.append([leaf.grad for leaf in inputs])
     assert all(torch.equal(a, b) for other in results[1:] for a, b in zip(results[0], other, strict=True))
     inputs = leaves(0, torch.float32, (900, 2, 8), (900, 2, 8), (2, 8))

@@ -23,6 +23,7 @@ from equipoise.bench.timing import Timer, intervals, make_timer
 from equipoise.errors import MeasurementError
 from equipoise.init.schemes import initialize_
 from equipoise.kernels.denormals import flush_denormals
+from equipoise.nn.fused_convs import fuse_
 from equipoise.nn.sparse_linear import to_csr_tensor
 from equipoise.nn.stack import Stack
 from equipoise.training.loop import train
@@ -127,8 +128,30 @@ def pyg_variants(case: Case, data: Data, *, every: bool = True) -> dict[str, tup
     return variants
 
 
-def _forward(model: nn.Module, x: Tensor, edge_index: Tensor) -> Forward:
+def _forward(model: Callable[..., Tensor], x: Tensor, edge_index: Tensor) -> Forward:
     return lambda: model(x, edge_index)
+
+
+def compiled_variants(case: Case, data: Data) -> dict[str, tuple[nn.Module, Forward]]:
+    """Compile PyG's network by torch.compile, with stock and with fused layers.
+
+    Args:
+        case: The network.
+        data: The graph.
+
+    Returns:
+        By name, the model and a function that computes its scores. Stock layers get a graph with self-loops, as torch
+        cannot compile their addition without breaking the graph.
+    """
+    ((name, (stock, _)),) = pyg_variants(case, data, every=False).items()
+    looped, _ = add_self_loops(remove_self_loops(data.edge_index)[0], num_nodes=data.num_nodes)
+    fused = PlainGATv2(case.widths(data.num_features, data.classes), loops=True)
+    fused.load_state_dict(stock.state_dict())
+    fuse_(fused)
+    return {
+        EQUIPOISE: (fused, _forward(torch.compile(fused, fullgraph=True), data.x, data.edge_index)),
+        name: (stock, _forward(torch.compile(stock, fullgraph=True), data.x, looped)),
+    }
 
 
 def dgl_available() -> bool:

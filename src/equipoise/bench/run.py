@@ -18,7 +18,9 @@ from typing import Any
 from equipoise import __version__
 from equipoise.bench.cases import (
     CASES,
+    COMPILED_CASE,
     FIRST_CALL,
+    MINI_BATCH_CASE,
     RECORDER_CASE,
     SCALING,
     SCALING_SERIES,
@@ -43,6 +45,7 @@ from equipoise.kernels.simd import has_avx512
 Task = Callable[[BenchReport], None]  # measures and adds to the report
 Worker = Callable[..., Any]  # `run_worker` with the environment of an instruction set
 ISAS = ("native", "avx2")
+OTHER_TIMINGS = {case.name: case for case in (MINI_BATCH_CASE, COMPILED_CASE)}  # by the names of the worker's tasks
 
 
 def plan_tasks(
@@ -65,9 +68,11 @@ def plan_tasks(
         if name == FIRST_CALL:
             tasks.append(("compilation", _first_call(isa)))
         elif name == RECORDER_CASE.name:
-            tasks.append(
-                ("cost of recording", _recorder_cost(worker, RECORDER_CASE.quick() if quick else RECORDER_CASE))
-            )
+            case = RECORDER_CASE.quick() if quick else RECORDER_CASE
+            tasks.append(("cost of recording", _recorder_cost(worker, case)))
+        elif name in OTHER_TIMINGS:
+            case = OTHER_TIMINGS[name].quick() if quick else OTHER_TIMINGS[name]
+            tasks.append((f"{name}, 1 thread", _timing(worker, name, case)))
         elif name == SCALING:
             tasks += [(f"time over {variable}", _time_scaling(worker, variable, quick)) for variable in SCALING_SERIES]
             tasks.append(("memory over edges", _memory_scaling(worker, quick)))
@@ -76,7 +81,10 @@ def plan_tasks(
             tasks += [(f"{name}, {which}", _isolated(worker, CASES[name], which)) for which in implementations]
         else:
             case = CASES[name].quick() if quick else CASES[name]
-            tasks += [(f"{name}, {count} thread{'s' * (count > 1)}", _epochs(worker, case, count)) for count in threads]
+            tasks += [
+                (f"{name}, {count} thread{'s' * (count > 1)}", _timing(worker, "epochs", case, count))
+                for count in threads
+            ]
     return tasks
 
 
@@ -193,8 +201,8 @@ def run_worker(
     return response["result"]
 
 
-def _epochs(worker: Worker, case: Case, threads: int) -> Task:
-    return lambda report: report.timings.append(Timing(**worker("epochs", [case], threads=threads)))
+def _timing(worker: Worker, task: str, case: Case, threads: int = 1) -> Task:
+    return lambda report: report.timings.append(Timing(**worker(task, [case], threads=threads)))
 
 
 def _isolated(worker: Worker, case: Case, implementation: str) -> Task:

@@ -22,12 +22,14 @@ from equipoise.bench.competitors import (
     LEARNING_RATE,
     build_stack,
     check_agreement,
+    compiled_variants,
     dgl_available,
     dgl_variant,
     plain_loop_timer,
     pyg_variants,
     train_timer,
 )
+from equipoise.bench.mini_batches import time_mini_batches
 from equipoise.bench.recorder_cost import measure_recorder_cost
 from equipoise.bench.report import EQUIPOISE, IsolatedRun, Timing
 from equipoise.bench.roofline import Throughput, last_level_cache, roofline_milliseconds, throughput_timers
@@ -46,6 +48,15 @@ def time_epochs(case: Case) -> Timing:
     throughput = {name: 1000 * work / median(samples.pop(name)) for name, (_, work) in probes.items()}
     roofline = _roofline(case, data, Throughput(**throughput)) if throughput else None
     return Timing(case.name, threads, samples, throughput, roofline)
+
+
+def time_compiled_epochs(case: Case) -> Timing:
+    """Time epochs of PyG's network compiled by torch.compile, with stock and with fused layers; interleaved."""
+    data = load_graph(case)
+    variants = compiled_variants(case, data)
+    check_agreement(build_stack(case, data), data, {name: forward for name, (_, forward) in variants.items()})
+    timers = {name: plain_loop_timer(model, forward, data) for name, (model, forward) in variants.items()}
+    return Timing(case.name, torch.get_num_threads(), interleave(timers, case.rounds, case.epochs))
 
 
 def time_scaling(cases: Sequence[Case]) -> list[dict[str, float]]:
@@ -95,6 +106,8 @@ def handle(request: dict[str, Any]) -> Any:
         "epochs": lambda: asdict(time_epochs(cases[0])),
         "scaling": lambda: time_scaling(cases),
         "isolated": lambda: asdict(measure_isolated(cases[0], request["implementation"])),
+        "mini-batches": lambda: asdict(time_mini_batches(cases[0])),
+        "compiled": lambda: asdict(time_compiled_epochs(cases[0])),
         "recorder": lambda: asdict(measure_recorder_cost(cases[0])),
         "first epoch": time_first_epoch,
     }

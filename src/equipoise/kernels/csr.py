@@ -94,8 +94,7 @@ def build_graph(edge_index: Tensor, nodes: NumNodes, self_loops: bool) -> CSRGra
         raise GraphError(f"a graph of {nodes} nodes is too large", remedy="the kernels number nodes by 32-bit integers")
     source, target = (row.contiguous().numpy().astype(np.int64, copy=False) for row in edge_index.detach().cpu())
     _check_indices(source, target, sources, targets, self_loops)
-    loops = min(sources, targets) if self_loops else 0
-    return _compress(*_sort_by_target(source, target, targets, self_loops, loops), sources)
+    return _sorted_graph(source, target, sources, targets, self_loops)
 
 
 def _check_indices(source: Int, target: Int, sources: int, targets: int, self_loops: bool) -> None:
@@ -119,30 +118,69 @@ def _check_indices(source: Int, target: Int, sources: int, targets: int, self_lo
 def build_matrix(x: Tensor) -> CSRGraph:
     """Sparsity pattern of a sparse CSR tensor, in both forms."""
     ptr, columns = (index.numpy() for index in (x.crow_indices(), x.col_indices()))
-    return _compress(ptr.astype(np.int64), columns.astype(np.int32), x.shape[1])
+    rows = np.repeat(np.arange(x.shape[0], dtype=np.int32), np.diff(ptr))
+    return _sorted_graph(columns.astype(np.int32), rows, x.shape[1], x.shape[0])
 
 
-def _compress(ptr: Int, src: Index, columns: int) -> CSRGraph:
-    tptr, dst, _ = _transpose(ptr, src, columns)
-    ptr, src, _ = _transpose(tptr, dst, len(ptr) - 1)  # transposing twice sorts the sources of each target
-    tptr, dst, position = _transpose(ptr, src, columns)
+def _sorted_graph(source: Index, target: Index, sources: int, targets: int, self_loops: bool = False) -> CSRGraph:
+    ptr, tptr = _count_edges(source, target, sources, targets, self_loops)
+    edges = int(ptr[-1])
+    src, dst = np.empty(edges, np.int32), np.empty(edges, np.int32)
+    position: Index = np.empty(edges, np.int32 if edges < 2**31 else np.int64)
+    _sort_edges(source, target, self_loops, ptr, src, tptr, dst, position)
     order = _degree_order(ptr)
     if np.array_equal(ptr, tptr) and np.array_equal(src, dst):
         return CSRGraph(ptr, src, ptr, src, position, order, order, symmetric=True)
     return CSRGraph(ptr, src, tptr, dst, position, order, _degree_order(tptr), symmetric=False)
 
 
-def _transpose(ptr: Int, src: Index, columns: int) -> tuple[Int, Index, Index]:
-    """Row pointers and row indices of the transposed matrix, and the previous position of each entry."""
-    dst = np.empty(len(src), np.int32)
-    position: Index = np.empty(len(src), np.int32 if len(src) < 2**31 else np.int64)
-    return _counting_sort(ptr, src, columns, dst, position), dst, position
+@njit(cache=True, nogil=True)
+def _count_edges(source: Index, target: Index, sources: int, targets: int, self_loops: bool) -> tuple[Int, Int]:
+    """Row pointers of the CSR and the CSC form."""
+    ptr, tptr = np.zeros(targets + 1, np.int64), np.zeros(sources + 1, np.int64)
+    for e in range(len(source)):
+        if not (self_loops and source[e] == target[e]):
+            ptr[target[e] + 1] += 1
+            tptr[source[e] + 1] += 1
+    loops = min(sources, targets) if self_loops else 0
+    for v in range(targets):
+        ptr[v + 1] += ptr[v] + (1 if v < loops else 0)
+    for u in range(sources):
+        tptr[u + 1] += tptr[u] + (1 if u < loops else 0)
+    return ptr, tptr
+
+
+@njit(cache=True, nogil=True)
+def _sort_edges(
+    source: Index, target: Index, self_loops: bool, ptr: Int, src: Index, tptr: Int, dst: Index, position: Index
+) -> None:
+    """Three counting sorts: by source, from there by target, so that sources are sorted, and from there by source."""
+    cursor = tptr[:-1].copy()
+    for e in range(len(source)):
+        if not (self_loops and source[e] == target[e]):
+            dst[cursor[source[e]]] = target[e]
+            cursor[source[e]] += 1
+    if self_loops:
+        for v in range(min(len(ptr), len(tptr)) - 1):
+            dst[cursor[v]] = v
+    cursor = ptr[:-1].copy()
+    for u in range(len(tptr) - 1):
+        for k in range(tptr[u], tptr[u + 1]):
+            src[cursor[dst[k]]] = u
+            cursor[dst[k]] += 1
+    cursor = tptr[:-1].copy()
+    for v in range(len(ptr) - 1):
+        for k in range(ptr[v], ptr[v + 1]):
+            dst[cursor[src[k]]], position[cursor[src[k]]] = v, k
+            cursor[src[k]] += 1
 
 
 def _degree_order(ptr: Int) -> Index:
     """Sort nodes within a chunk by degree, so that the branch predictor sees equal trip counts."""
-    chunk = np.arange(len(ptr) - 1) // CHUNK
-    return np.lexsort((np.diff(ptr), chunk)).astype(np.int32)
+    degree = np.diff(ptr)
+    by_degree = _counting_argsort(degree, int(degree.max(initial=0)) + 1)
+    order = by_degree[_counting_argsort(by_degree // CHUNK, len(degree) // CHUNK + 1)]
+    return order.astype(np.int32)
 
 
 def reachable_sources(graph: CSRGraph, active: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -175,24 +213,6 @@ def mark_reachable(ptr: Int, src: Index, active: NDArray[np.bool_], reachable: N
             reachable[v] = True
         for k in range(ptr[v], ptr[v + 1] if active_v else ptr[v]):
             reachable[src[k]] = True
-
-
-@njit(cache=True, nogil=True)
-def _sort_by_target(source: Int, target: Int, nodes: int, self_loops: bool, loops: int) -> tuple[Int, Index]:
-    ptr = np.zeros(nodes + 1, np.int64)
-    for e in range(len(source)):
-        if not (self_loops and source[e] == target[e]):
-            ptr[target[e] + 1] += 1
-    for v in range(nodes):
-        ptr[v + 1] += ptr[v] + (1 if v < loops else 0)
-    cursor, src = ptr[:-1].copy(), np.empty(ptr[nodes], np.int32)
-    for e in range(len(source)):
-        if not (self_loops and source[e] == target[e]):
-            src[cursor[target[e]]] = source[e]
-            cursor[target[e]] += 1
-    for v in range(loops):
-        src[cursor[v]] = v
-    return ptr, src
 
 
 def edge_permutation(edge_index: Tensor, graph: CSRGraph) -> tuple[Tensor, Tensor]:
@@ -231,20 +251,3 @@ def _counting_argsort(keys: Int, count: int) -> Int:
         order[cursor[keys[k]]] = k
         cursor[keys[k]] += 1
     return order
-
-
-@njit(cache=True, nogil=True)
-def _counting_sort(ptr: Int, src: Index, columns: int, dst: Index, position: Index) -> Int:
-    """Write the transposed entries to ``dst`` and ``position``; returns the transposed row pointers."""
-    tptr = np.zeros(columns + 1, np.int64)
-    for k in range(len(src)):
-        tptr[src[k] + 1] += 1
-    for u in range(columns):
-        tptr[u + 1] += tptr[u]
-    cursor = tptr[:-1].copy()
-    for v in range(len(ptr) - 1):
-        for k in range(ptr[v], ptr[v + 1]):
-            u = src[k]
-            dst[cursor[u]], position[cursor[u]] = v, k
-            cursor[u] += 1
-    return tptr

@@ -217,3 +217,37 @@ def _shape_reason(name: str, shape: tuple[int, ...], edges: int, columns: int | 
         return ""
     expected = f"({edges},)" if columns is None else f"({edges}, {columns})"
     return MalformedCall(f"{name} has shape {shape}, expected {expected}", "pass one row per edge of edge_index")
+
+
+def traced_reason(conv: Any, x: Any, edge_index: Any, edge_attr: Any) -> str:
+    """Reason in a call that torch.compile or torch.export traces, with tensors that have no values.
+
+    Args:
+        conv: the layer.
+        x: its input.
+        edge_index: its graph.
+        edge_attr: edge features of GAT and GATv2, edge weights of GCN.
+
+    Returns:
+        The first reason that applies.
+    """
+    if isinstance(conv, SAGEConv | GraphConv | GINConv | TransformerConv):
+        return "traced call of a layer without an operator of torch.library"
+    gcn = isinstance(conv, GCNConv)
+    if gcn and (edge_attr is not None or conv.cached):
+        return "traced call with edge weights or cached=True"
+    pair = isinstance(x, tuple | list) and len(x) == 2 and not gcn
+    features = (*(x if pair else (x,)), *(() if edge_attr is None else (edge_attr,)))
+    if not all(_is_plain(tensor, FEATURE_TYPES) and tensor.dim() == 2 for tensor in features):
+        return "traced call with features that are not a dense float32 or float64 matrix on the CPU"
+    if edge_attr is not None and conv.lin_edge is None:
+        return "traced call with edge features of a layer without edge_dim"
+    if not (_is_plain(edge_index, (torch.int64,)) and edge_index.dim() == 2 and edge_index.shape[0] == 2):
+        return "traced call with an edge_index that is not a torch.int64 tensor of shape (2, edges)"
+    return ""
+
+
+def _is_plain(tensor: Any, dtypes: tuple[torch.dtype, ...]) -> bool:
+    if not isinstance(tensor, Tensor):
+        return False
+    return tensor.dtype in dtypes and tensor.device.type == "cpu" and tensor.layout == torch.strided

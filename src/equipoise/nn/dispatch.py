@@ -20,6 +20,7 @@ from equipoise.nn.arguments import (
     edge_index_reason,
     feature_reason,
     input_reason,
+    traced_reason,
 )
 from equipoise.nn.hooks import has_message_hooks
 
@@ -60,6 +61,7 @@ def fallback_reason(
     *extras: Any,
     edge_attr: Any = None,
     size: Any = None,
+    return_attention_weights: bool | None = None,
 ) -> str:
     """Why a call has to use PyG's implementation; empty if the fused kernels support it.
 
@@ -70,6 +72,7 @@ def fallback_reason(
         extras: other arguments of the call, which the kernels support only as None.
         edge_attr: edge features of attention layers, edge weights of GCN and GraphConv.
         size: numbers of sources and targets, where the layer takes them.
+        return_attention_weights: whether the coefficients are returned as well.
 
     Returns:
         The first reason that applies.
@@ -81,34 +84,38 @@ def fallback_reason(
         return f"{ENGINE_VARIABLE}=reference"
     if any(extra is not None for extra in extras):
         return "arguments other than features and graph"
+    if torch.compiler.is_compiling():
+        option = "traced call with size or attention weights" if size or return_attention_weights else ""
+        return option or _autocast_reason() or _layer_reason(conv) or traced_reason(conv, x, edge_index, edge_attr)
     if isinstance(conv, GCNConv) and conv.cached and isinstance(edge_index, Tensor) and conv._cached_edge_index:
         edge_index, edge_attr = conv._cached_edge_index  # instead of the arguments, which PyG ignores
     if type(edge_index) is not Tensor or edge_index.layout != torch.strided:
         sparse = not isinstance(edge_index, Tensor) or edge_index.layout != torch.strided
         return "sparse adjacency matrix" if sparse else "tensor subclass"
-    reason = _mode_reason() or _layer_reason(conv)
+    reason = _mode_reason() or _autocast_reason() or _layer_reason(conv) or edge_index_reason(conv, edge_index)
     if reason:
         return reason
-    return (
-        edge_index_reason(conv, edge_index)
-        or (feature_reason(conv, x) if isinstance(x, Tensor) and size is None else input_reason(conv, x, size))
-        or edge_attr_reason(conv, edge_index, edge_attr)
+    plain = isinstance(x, Tensor) and size is None
+    return (feature_reason(conv, x) if plain else input_reason(conv, x, size)) or edge_attr_reason(
+        conv, edge_index, edge_attr
     )
 
 
 def _mode_reason() -> str:
     """A mode of torch in which operations must be visible to it."""
-    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
-        return "torch.compile, torch.export or torch.jit.trace"
+    if torch._C._get_tracing_state() is not None:
+        return "torch.jit.trace"
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return "function transform (torch.func)"
     if forward_ad._current_level >= 0:
         return "forward-mode differentiation"
-    if torch.is_autocast_enabled("cpu"):
-        return "autocast"
     if torch._C._len_torch_dispatch_stack():
         return "torch dispatch mode"
     return ""
+
+
+def _autocast_reason() -> str:
+    return "autocast" if torch.is_autocast_enabled("cpu") else ""
 
 
 def _layer_reason(conv: MessagePassing) -> str:

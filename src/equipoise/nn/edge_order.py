@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 from torch_geometric.utils import add_self_loops, remove_self_loops
+from torch_geometric.utils.loop import compute_loop_attr
 
 from equipoise.errors import GraphError
 from equipoise.kernels.csr import CSRGraph, NumNodes, edge_permutation
@@ -100,6 +101,48 @@ def edge_order(edge_index: Tensor, graph: CSRGraph, nodes: NumNodes, self_loops:
     return order
 
 
+class UnsortedGraph(NamedTuple):
+    """A graph in a call that torch.compile or torch.export traces: operators sort it when they run.
+
+    Attributes:
+        edge_index: (2, edges).
+        sources: number of source nodes.
+        targets: number of target nodes.
+        self_loops: whether self-loops are replaced.
+    """
+
+    edge_index: Tensor
+    sources: int
+    targets: int
+    self_loops: bool
+
+    @property
+    def edges(self) -> int:
+        """Number of edges and of added self-loops, including edges that these replace."""
+        loops: int = torch.sym_min(self.sources, self.targets) if self.self_loops else 0  # type: ignore[no-untyped-call]
+        return self.edge_index.shape[1] + loops
+
+    def add_loop_features(self, fill_value: Any, edge_attr: Tensor) -> Tensor:
+        """Features of all edges and of the added self-loops; see :mod:`equipoise.nn.operators`."""
+        if not self.self_loops:
+            return edge_attr
+        loops = self.edges - self.edge_index.shape[1]
+        source, target = self.edge_index
+        bins = torch.where(source == target, loops, target)  # an additional bin for replaced edges
+        filled = compute_loop_attr(torch.stack([source, bins]), edge_attr, loops + 1, False, fill_value)
+        return torch.cat([edge_attr, filled[:loops]])
+
+
+Graph = CSRGraph | UnsortedGraph
+
+
+def graph_of_call(edge_index: Tensor, sources: int, targets: int, self_loops: bool) -> Graph:
+    """The sorted graph, or, in a traced call, the unsorted one."""
+    if torch.compiler.is_compiling():
+        return UnsortedGraph(edge_index, sources, targets, self_loops)
+    return GRAPH_CACHE.get(edge_index, sources if sources == targets else (sources, targets), self_loops)
+
+
 class GraphEdges:
     """The graph of a call, and tensors with one row per edge in its order.
 
@@ -113,20 +156,22 @@ class GraphEdges:
     def __init__(self, conv: Any, edge_index: Tensor, sources: int, targets: int) -> None:
         self._conv, self._edge_index = conv, edge_index
         self._self_loops: bool = getattr(conv, "add_self_loops", False)
-        self.nodes: NumNodes = sources if sources == targets else (sources, targets)
-        self.graph = GRAPH_CACHE.get(edge_index, self.nodes, self._self_loops)
+        self.graph = graph_of_call(edge_index, sources, targets, self._self_loops)
 
-    def _order(self) -> EdgeOrder:
-        return edge_order(self._edge_index, self.graph, self.nodes, self._self_loops)
+    def _order(self, graph: CSRGraph) -> EdgeOrder:
+        nodes = graph.sources if graph.sources == graph.targets else (graph.sources, graph.targets)
+        return edge_order(self._edge_index, graph, nodes, self._self_loops)
 
     def features(self, edge_attr: Tensor) -> Tensor:
         """Edge features (edges, edge_dim), those of self-loops included, in the order by target."""
-        order = self._order()
         rows = edge_attr.view(-1, 1) if edge_attr.dim() == 1 else edge_attr
+        if isinstance(self.graph, UnsortedGraph):
+            return self.graph.add_loop_features(self._conv.fill_value, rows)
+        order = self._order(self.graph)
         return order.by_target(order.add_loop_features(self._conv, rows))
 
     def attention_weights(self, coefficients: Tensor) -> tuple[Tensor, Tensor]:
         """What PyG returns for ``return_attention_weights=True``: edges and their coefficients, in PyG's order."""
-        order = self._order()
+        order = self._order(cast(CSRGraph, self.graph))  # traced calls that return coefficients are not fused
         edge_index = order.edge_index.clone() if self._self_loops else self._edge_index
         return edge_index, order.by_edge(coefficients)

@@ -6,7 +6,7 @@ are PyG's.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +18,7 @@ from torch_geometric.nn.dense.linear import Linear
 from equipoise.kernels.csr import CSRGraph
 from equipoise.nn.dispatch import GRAPH_CACHE, call_pyg, fallback_reason
 from equipoise.nn.edge_order import GraphEdges
-from equipoise.nn.fused_gcn import unit_weights
+from equipoise.nn.gcn_weights import unit_weights
 from equipoise.nn.hooks import has_hooks, observers_of
 from equipoise.nn.sparse_linear import linear
 from equipoise.nn.sparse_product import weighted_sum
@@ -170,15 +170,16 @@ def aggregate(
         (targets, channels).
     """
     edges = GraphEdges(conv, edge_index, z.size(0), targets)
+    graph = cast(CSRGraph, edges.graph)  # traced calls are not fused
     mean = isinstance(conv.aggr_module, MeanAggregation)
     if edge_weight is not None and not mean:
-        return weighted_sum(edges.graph, edges.features(edge_weight).flatten(), z)
+        return weighted_sum(graph, edges.features(edge_weight).flatten(), z)
     build = mean_weights if mean else unit_weights
-    key = (build.__name__, edges.nodes, z.dtype)
-    weight: Tensor = GRAPH_CACHE.get_or_build(edge_index, key, lambda: build(edges.graph).to(z.dtype))
+    key = (build.__name__, graph.sources, graph.targets, z.dtype)
+    weight: Tensor = GRAPH_CACHE.get_or_build(edge_index, key, lambda: build(graph).to(z.dtype))
     if edge_weight is not None:
         weight = weight * edges.features(edge_weight).flatten()
-    return weighted_sum(edges.graph, weight, z)
+    return weighted_sum(graph, weight, z)
 
 
 def mean_weights(graph: CSRGraph) -> Tensor:

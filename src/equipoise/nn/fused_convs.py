@@ -13,9 +13,9 @@ from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, GINConv, GraphConv, 
 from torch_geometric.nn.dense.linear import Linear
 
 from equipoise.laws.validation import check_module
-from equipoise.nn.autograd import gat_attention, gatv2_attention
-from equipoise.nn.dispatch import GRAPH_CACHE, call_pyg, fallback_reason
-from equipoise.nn.edge_order import GraphEdges
+from equipoise.nn.attention import gat_attention, gatv2_attention
+from equipoise.nn.dispatch import call_pyg, fallback_reason
+from equipoise.nn.edge_order import GraphEdges, graph_of_call
 from equipoise.nn.fused_aggregations import FusedGINConv, FusedGraphConv, FusedSAGEConv
 from equipoise.nn.fused_gcn import FusedGCNConv
 from equipoise.nn.fused_transformer import FusedTransformerConv
@@ -85,7 +85,9 @@ class FusedGATv2Conv(GATv2Conv):  # type: ignore[misc]  # PyG is untyped
         Returns:
             The new node features; with ``return_attention_weights`` also edges and coefficients, as in PyG.
         """
-        reason = fallback_reason(self, x, edge_index, edge_attr=edge_attr)
+        reason = fallback_reason(
+            self, x, edge_index, edge_attr=edge_attr, return_attention_weights=return_attention_weights
+        )
         if reason:
             out = call_pyg(self, reason, super().forward, x, edge_index, edge_attr, return_attention_weights)
             return apply_relu(out, relu)
@@ -121,7 +123,7 @@ def project_and_attend(conv: Any, x: Tensor, edge_index: Tensor, relu: bool = Fa
     H, C = conv.heads, conv.out_channels
     Z = linear(conv.lin_l, x).view(-1, H, C)
     target = None if conv.share_weights else linear(conv.lin_r, x).view(-1, H, C)
-    graph = GRAPH_CACHE.get(edge_index, Z.size(0), conv.add_self_loops)
+    graph = graph_of_call(edge_index, Z.size(0), Z.size(0), conv.add_self_loops)
     dropout = conv.dropout if conv.training else 0.0
     return Z, gatv2_attention(graph, Z, target, conv.att[0], conv.negative_slope, dropout, relu)[0]
 
@@ -209,7 +211,9 @@ class FusedGATConv(GATConv):  # type: ignore[misc]  # PyG is untyped
         Returns:
             The new node features; with ``return_attention_weights`` also edges and coefficients, as in PyG.
         """
-        reason = fallback_reason(self, x, edge_index, edge_attr=edge_attr, size=size)
+        reason = fallback_reason(
+            self, x, edge_index, edge_attr=edge_attr, size=size, return_attention_weights=return_attention_weights
+        )
         if reason:
             arguments = (x, edge_index, edge_attr, size, return_attention_weights)
             return apply_relu(call_pyg(self, reason, super().forward, *arguments), relu)

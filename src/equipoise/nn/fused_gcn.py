@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch_geometric.nn import GCNConv
-from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.nn.dense.linear import Linear
 from torch_geometric.typing import Adj
 
-from equipoise.errors import EdgeIndexError
 from equipoise.kernels.csr import CSRGraph
-from equipoise.nn.dispatch import GRAPH_CACHE, call_pyg, fallback_reason
-from equipoise.nn.edge_order import edge_order
+from equipoise.nn import operators
+from equipoise.nn.dispatch import call_pyg, fallback_reason
+from equipoise.nn.gcn_weights import normalize_weights, unweighted_graph, weighted_graph
+from equipoise.nn.kernel_arrays import pad_channels
 from equipoise.nn.sparse_linear import linear
 from equipoise.nn.sparse_product import weighted_sum
 
@@ -60,63 +60,24 @@ class FusedGCNConv(GCNConv):  # type: ignore[misc]  # PyG is untyped
         if reason:
             return call_pyg(self, reason, super().forward, x, edge_index, edge_weight)
         z = linear(self.lin, x)
-        out = weighted_sum(*self._graph_and_weights(edge_index, edge_weight, z), z)
+        if torch.compiler.is_compiling():
+            padded = operators.gcn(edge_index, pad_channels(z), self.normalize, self.add_self_loops, False)
+            out = padded[:, : self.out_channels]
+        else:
+            out = weighted_sum(*self._graph_and_weights(edge_index, edge_weight, z), z)
         return out if self.bias is None else out + self.bias
 
     def _graph_and_weights(self, edge_index: Tensor, edge_weight: Tensor | None, z: Tensor) -> tuple[CSRGraph, Tensor]:
         """The graph, and the weights of its edges in the order by target."""
-        nodes, loops = z.size(0), self.add_self_loops
+        loops, normalize = self.add_self_loops, self.normalize
         if self.normalize and self.cached:
             if self._cached_edge_index is None:
-                self._cached_edge_index = _normalize(self, edge_index, edge_weight, z)
+                self._cached_edge_index = normalize_weights(self, edge_index, edge_weight, z)
             edge_index, edge_weight = self._cached_edge_index
-            loops = False
-        graph = GRAPH_CACHE.get(edge_index, nodes, loops)
+            loops = normalize = False
         if edge_weight is None:
-            build = symmetric_weights if self.normalize else unit_weights
-            key = ("gcn", nodes, loops, self.normalize, z.dtype)
-            weight: Tensor = GRAPH_CACHE.get_or_build(edge_index, key, lambda: build(graph).to(z.dtype))
-            return graph, weight
-        given = edge_weight
-
-        def sorted_weights() -> Tensor:
-            normalize = self.normalize and not self.cached
-            weight = _normalize(self, edge_index, given, z)[1] if normalize else given
-            return edge_order(edge_index, graph, nodes, loops).by_target(weight)
-
-        if edge_weight.requires_grad:
-            return graph, sorted_weights()
-        options = ("weighted gcn", nodes, loops, self.normalize and not self.cached, self.improved, z.dtype)
-        return graph, GRAPH_CACHE.get_or_build_for_pair(edge_index, edge_weight, options, sorted_weights)
-
-
-def _normalize(conv: GCNConv, edge_index: Tensor, edge_weight: Tensor | None, z: Tensor) -> tuple[Tensor, Tensor]:
-    """PyG's normalisation: edges with self-loops, and their weights, in PyG's order."""
-    GRAPH_CACHE.get(edge_index, z.size(0), conv.add_self_loops)  # checks indices
-    try:
-        normalized: tuple[Tensor, Tensor] = gcn_norm(
-            edge_index, edge_weight, z.size(0), conv.improved, conv.add_self_loops, conv.flow, z.dtype
-        )
-    except IndexError as error:
-        raise EdgeIndexError(
-            f"{type(conv).__name__}: edge_index has a self-loop of a node that does not exist: {error}",
-            where="edge_index",
-            remedy=f"indices must lie in [0, {z.size(0)})",
-        ) from error
-    return normalized
-
-
-def unit_weights(graph: CSRGraph) -> Tensor:
-    """1 for every edge."""
-    return torch.ones(graph.edges, dtype=torch.float64)
-
-
-def symmetric_weights(graph: CSRGraph) -> Tensor:
-    """1/√(d_u d_v) of every edge, with d the in-degree, as in PyG."""
-    degree = torch.from_numpy(graph.ptr).diff()
-    scale = degree.double().pow(-0.5)
-    scale[degree == 0] = 0
-    return scale[torch.from_numpy(graph.src)] * scale.repeat_interleave(degree)
+            return unweighted_graph(edge_index, z.size(0), loops, normalize, z.dtype)
+        return weighted_graph(self, edge_index, edge_weight, z, self_loops=loops, normalize=normalize)
 
 
 class ResidualGCNConv(FusedGCNConv):

@@ -34,6 +34,7 @@ def can_fuse(convs: Sequence[Any], activation: nn.Module, x: Any, edge_index: An
     """Whether a stack consists only of matrix products, GATv2 attention and ReLUs, and nothing intercepts its calls."""
     return (
         isinstance(activation, nn.ReLU)
+        and not torch.compiler.is_compiling()  # which fuses the layers' operators with what is between them
         and all(_is_fusable(conv) and conv.add_self_loops == convs[0].add_self_loops for conv in convs)
         and all(padded_channels(conv.out_channels) == conv.out_channels for conv in convs[:-1])
         and convs[-1].heads == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from equipoise.kernels.jit import compilation_notice
 from equipoise.kernels.simd import padded_channels
 from equipoise.kernels.threads import run_kernel
 from equipoise.kernels.transformer import TransformerInputs
-from equipoise.nn.autograd import dropout_mask
+from equipoise.nn.attention import dropout_mask
 from equipoise.nn.dispatch import call_pyg, fallback_reason
 from equipoise.nn.edge_order import GraphEdges
 from equipoise.nn.kernel_arrays import Array, HeadShape, flat_arrays, head_shape, pad_channels, promote
@@ -87,7 +87,8 @@ class FusedTransformerConv(TransformerConv):  # type: ignore[misc]  # PyG is unt
             for lin, features in ((self.lin_query, target), (self.lin_key, source), (self.lin_value, source))
         )
         edges = GraphEdges(self, edge_index, key.size(0), query.size(0))
-        out, alpha = transformer_attention(edges.graph, query, key, value, self.dropout if self.training else 0.0)
+        graph = cast(CSRGraph, edges.graph)  # traced calls are not fused
+        out, alpha = transformer_attention(graph, query, key, value, self.dropout if self.training else 0.0)
         out = out.flatten(1) if self.concat else out.mean(dim=1)
         if self.root_weight:
             out = _add_root(self, out, linear(self.lin_skip, target))

@@ -10,7 +10,7 @@ from torch_geometric.nn import GATv2Conv
 from torch_geometric.typing import Adj
 
 from equipoise.errors import ArchitectureError, ForwardError
-from equipoise.nn.dispatch import fallback_reason
+from equipoise.nn.dispatch import call_pyg, fallback_reason
 from equipoise.nn.fused_convs import add_skip_and_bias, project_and_attend
 
 
@@ -98,8 +98,9 @@ class OmegaGATConv(GATv2Conv):  # type: ignore[misc]  # PyG is untyped
                 f"{type(self).__name__} takes one tensor of node features, got a {type(x).__name__}",
                 remedy="pass x itself, or use torch_geometric.nn.GATv2Conv for bipartite input",
             )
-        if fallback_reason(self, x, edge_index, edge_attr, return_attention_weights):
-            return super().forward(x, edge_index, edge_attr, return_attention_weights)
+        reason = fallback_reason(self, x, edge_index, edge_attr, return_attention_weights)
+        if reason:
+            return call_pyg(self, reason, super().forward, x, edge_index, edge_attr, return_attention_weights)
         Z, AZ = project_and_attend(self, x, edge_index)
         return add_skip_and_bias(self, self.update(AZ, (Z, Z)), x)
 

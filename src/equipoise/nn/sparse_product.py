@@ -71,11 +71,13 @@ def compile_sparse_kernels(dtype: torch.dtype, channels: int, weight_gradient: b
 
 @cache
 def _compile_sparse_kernels(dtype: torch.dtype, channels: int, weight_gradient: bool) -> None:
-    with compilation_notice(), torch.enable_grad():
+    with compilation_notice():
         graph = build_graph(torch.zeros(2, 0, dtype=torch.long), nodes=2, self_loops=True)
-        weight = torch.ones(2, dtype=dtype, requires_grad=weight_gradient)
-        z = torch.ones(2, channels, dtype=dtype, requires_grad=True)
-        _WeightedSum.apply(graph, weight, z, False).sum().backward()  # type: ignore[no-untyped-call]
+        weight, z = torch.ones(2, dtype=dtype), torch.ones(2, channels, dtype=dtype)
+        spmm(graph.ptr, graph.src, weight, NO_POSITIONS, z)
+        spmm(graph.tptr, graph.dst, weight, graph.position, z)
+        if weight_gradient:
+            edge_dot(graph, z, z)
 
 
 class _WeightedSum(Function):
