@@ -6,10 +6,12 @@ from equipoise.bench.competitors import (
     WARMUP_EPOCHS,
     build_stack,
     check_agreement,
+    compiled_variants,
     plain_loop_timer,
     pyg_variants,
     train_timer,
 )
+from equipoise.bench.report import EQUIPOISE
 from equipoise.errors import MeasurementError
 
 DENSE = Case("dense", layers=2, nodes=60, edges=240, features=5, width=8)
@@ -59,3 +61,11 @@ def test_diverged_training_is_not_timed():
     data.x = data.x * float("inf")
     with pytest.raises(MeasurementError, match="diverged"):
         train_timer(build_stack(DENSE, data), data)(2)
+
+
+@pytest.mark.slow
+def test_compiled_variants_agree():
+    data = load_graph(DENSE)
+    variants = compiled_variants(DENSE, data)
+    assert set(variants) == {EQUIPOISE, "PyG looped"}
+    check_agreement(build_stack(DENSE, data), data, {name: forward for name, (_, forward) in variants.items()})

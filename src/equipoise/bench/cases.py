@@ -94,7 +94,7 @@ CASES: dict[str, Case] = {
 
 RECORDER_CASE = Case("recorder", 10, "cora", rounds=15, epochs=5)
 MINI_BATCH_CASE = Case("mini-batches", 3, nodes=20_000, edges=1_000_000, features=64, rounds=10, epochs=20)
-COMPILED_CASE = Case("compiled", 3, "cora", rounds=8, epochs=5)  # by torch.compile
+COMPILED_CASE = Case("compiled", 3, nodes=10_000, edges=100_000, features=64, rounds=8)  # by torch.compile
 FIRST_CALL, SCALING = "compile", "scaling"  # measurements that are not one network on one graph
 CASE_NAMES = (*CASES, RECORDER_CASE.name, MINI_BATCH_CASE.name, COMPILED_CASE.name, FIRST_CALL, SCALING)
 # torch.compile needs a C++ compiler and a minute.

@@ -43,7 +43,8 @@ def gatv2_attention(
         GraphError: ``edge`` does not have one row of heads and channels per edge.
     """
     source, target, att, edge = promote(source, target, att, edge)
-    _check_rows_of_edges(graph, edge, source.shape[1:])
+    if edge is not None:
+        _check_rows_of_edges(graph, edge, source.shape[1:])
     inputs = [features if features is None else pad_channels(features) for features in (source, target, edge, att)]
     options = AttentionOptions(slope, dropout_mask(graph, source, dropout), relu)
     if isinstance(graph, UnsortedGraph):
@@ -85,7 +86,8 @@ def gat_attention(
         GraphError: ``edge`` does not have one row of heads per edge.
     """
     z, p, q, edge = promote(z, p, q, edge)
-    _check_rows_of_edges(graph, edge, p.shape[1:])
+    if edge is not None:
+        _check_rows_of_edges(graph, edge, p.shape[1:])
     options = AttentionOptions(slope, dropout_mask(graph, z, dropout), relu)
     if isinstance(graph, UnsortedGraph):
         out, weight = operators.gat(graph.edge_index, pad_channels(z), p, q, edge, *options, graph.self_loops)
@@ -95,9 +97,9 @@ def gat_attention(
     return out[..., : z.shape[-1]], weight
 
 
-def _check_rows_of_edges(graph: Graph, edge: Tensor | None, row: tuple[int, ...]) -> None:
+def _check_rows_of_edges(graph: Graph, edge: Tensor, row: tuple[int, ...]) -> None:
     """Check the shape of edge features: kernels read them without bounds checks, and any module may compute them."""
-    if edge is not None and edge.shape != (graph.edges, *row):
+    if edge.shape != (graph.edges, *row):
         raise GraphError(
             f"projected edge features have shape {tuple(edge.shape)}, expected {(graph.edges, *row)}",
             remedy="a hook of lin_edge, or a module that replaces it, must keep the shape of its output",

@@ -219,8 +219,9 @@ class FusedGATConv(GATConv):  # type: ignore[misc]  # PyG is untyped
             return apply_relu(call_pyg(self, reason, super().forward, *arguments), relu)
         relu_in_kernel = relu and can_fuse_relu(self)
         x_source, x_target = (x, x) if isinstance(x, Tensor) else x
-        source = self._project(self.lin_src, x_source)
-        target = source if self.lin is not None and x_source is x_target else self._project(self.lin_dst, x_target)
+        shared = self.lin  # of sources and targets, or None
+        source = self._project(shared or self.lin_src, x_source)
+        target = source if shared and x_source is x_target else self._project(shared or self.lin_dst, x_target)
         p = (source * self.att_src).sum(dim=-1)
         if target is None:  # no features of targets: scores depend on sources only
             q = p.new_zeros(source.size(0) if size is None else size[1], self.heads)
@@ -233,11 +234,9 @@ class FusedGATConv(GATConv):  # type: ignore[misc]  # PyG is untyped
         out = apply_relu(add_skip_and_bias(self, out, x_target), relu and not relu_in_kernel)
         return (out, edges.attention_weights(coefficients)) if return_attention_weights else out
 
-    def _project(self, lin: Linear | None, x: Tensor | None) -> Any:
-        """Features (nodes, heads, channels) by ``lin``, or by the layer's only matrix; None for None."""
-        if x is None:
-            return None
-        return linear(self.lin if self.lin is not None else lin, x).view(-1, self.heads, self.out_channels)
+    def _project(self, lin: Linear, x: Tensor | None) -> Any:
+        """Features (nodes, heads, channels); None for None."""
+        return None if x is None else linear(lin, x).view(-1, self.heads, self.out_channels)
 
 
 def edge_scores(conv: Any, edge_attr: Tensor) -> Tensor:
