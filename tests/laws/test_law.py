@@ -6,9 +6,10 @@ from torch import nn
 
 from equipoise.errors import ChoiceError, GradientError, LawError
 from equipoise.laws.discover import discover
-from equipoise.laws.law import Law, imbalance, residual, telescope
+from equipoise.laws.law import Law, imbalance, residual
 from equipoise.laws.rebalance import rebalance_
 from equipoise.laws.slot import Slot
+from equipoise.laws.telescope import telescope
 from tests.networks import CLASSES, FEATURES, gatv2, graph, loss
 
 
