@@ -12,7 +12,8 @@ from functools import cache
 from math import prod
 
 from equipoise.errors import EquipoiseError
-from equipoise.laws.discover import SearchResult, search
+from equipoise.laws.progress import Progress
+from equipoise.laws.search import SearchResult, search
 from equipoise.laws.probe import Probe
 from equipoise.laws.slot import Slot
 from equipoise.laws.trace import PRODUCT_FUNCTIONS, FunctionCall, Trace
@@ -106,7 +107,7 @@ def _groups_after_ablation(probe: Probe, functions: Functions) -> list[SlotGroup
     """Slots of each law and boundary group after ablation of ``functions``."""
     probe.ablated = frozenset(functions)
     try:
-        result = search(probe)
+        result = search(probe, Progress("explain"))
     except EquipoiseError:  # the network does not run without these functions
         return []
     finally:

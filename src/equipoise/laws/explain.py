@@ -12,7 +12,8 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from equipoise.laws.causes import MissingLaw, missing_laws
-from equipoise.laws.discover import search
+from equipoise.laws.progress import Progress
+from equipoise.laws.search import search
 from equipoise.laws.law import Law
 from equipoise.laws.probe import Probe
 from equipoise.laws.validation import OutputSelector
@@ -172,7 +173,7 @@ def explain(model: nn.Module, *inputs: Any, output: OutputSelector | None = None
         warning = f"uninitialised lazy parameters: {', '.join(lazy)}; run the model once on its inputs first"
         return Explanation(name, (), (), (), (warning,))
     probe = Probe(model, inputs, kwargs, output)
-    result = search(probe)
+    result = search(probe, Progress("explain"))
     missing = missing_laws(probe, result)
     balance = tuple(_balance(law) for law in result.laws)
     return Explanation(name, tuple(result.laws), balance, tuple(missing), tuple(_warnings(model, probe)))
@@ -193,7 +194,7 @@ def _warnings(model: nn.Module, probe: Probe) -> Iterable[str]:
     not_finite = [name for name, p in model.named_parameters() if not bool(torch.isfinite(p).all())]
     if not_finite:
         yield f"not finite (NaN or infinite): {', '.join(not_finite)}"
-    products = probe.gradient_products()
+    products = probe.gradient_products()[0]
     sizes = {name: float(products[name].abs().max()) if name in products else 0.0 for name in probe.parameters}
     largest = max(sizes.values())
     without_gradient = [name for name, size in sizes.items() if size <= ZERO_GRADIENT_TOLERANCE * largest]

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from equipoise.errors import ModelError, OutputError
 
@@ -15,25 +14,11 @@ OutputSelector = Callable[[Any], Any]
 
 
 def check_module(model: object) -> None:
-    """Validate that ``model`` is a module without lazy parameters.
-
-    Args:
-        model: The argument to validate.
-
-    Raises:
-        ModelError: ``model`` is not a module, or has uninitialised lazy parameters.
-    """
+    """Raise :class:`ModelError` if ``model`` is not a module."""
     if not isinstance(model, nn.Module):
         raise ModelError(
             f"expected a torch.nn.Module, got {type(model).__name__}",
             remedy="pass the model as the first argument: discover(model, x, edge_index)",
-        )
-    lazy = [name for name, parameter in model.named_parameters() if is_lazy(parameter)]
-    if lazy:
-        raise ModelError(
-            "the model has uninitialised lazy parameters",
-            where=", ".join(lazy),
-            remedy="run the model once on its inputs first: model(x, edge_index)",
         )
 
 
@@ -65,6 +50,8 @@ def select_output(result: Any, output: OutputSelector | None) -> Tensor:
             f"the model returns {describe_value(selected)}, not a tensor",
             remedy="select the tensor to use: output=lambda out: out[0]",
         )
+    if selected.is_complex():
+        selected = torch.view_as_real(selected)
     if not selected.is_floating_point() or not selected.requires_grad:
         raise OutputError(
             f"the output ({describe_value(selected)}) does not depend on the parameters in a differentiable way",
