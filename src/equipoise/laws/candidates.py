@@ -141,12 +141,19 @@ def split_blocks(slot: Slot, blocks: Iterable[Block] = ()) -> list[Slot]:
     Returns:
         The blocks if there are few (stacked projections) or the forward pass concatenates them; otherwise the slot.
     """
+    parts = all_blocks(slot)
+    length = parts[0].length
+    concatenated = any((total, size) == (length, slot.neurons) for total, _, size in blocks)
+    return parts if concatenated or len(parts) <= MAX_STACKED_BLOCKS else [slot]
+
+
+def all_blocks(slot: Slot) -> list[Slot]:
+    """All blocks of the axis that a slot folds; the slot itself if it folds none."""
     if slot.groups > 1:
         return [slot]
     first, last = slot.axes
     length = prod(slot.shape[first : last + 1]) // (slot.inner // prod(slot.shape[last + 1 :]))
-    concatenated = any((total, size) == (length, slot.neurons) for total, _, size in blocks)
-    if length == slot.length or not (concatenated or length <= slot.neurons * MAX_STACKED_BLOCKS):
+    if length == slot.length:
         return [slot]
     return [replace(slot, length=length, start=start) for start in range(0, length, slot.neurons)]
 
@@ -171,14 +178,16 @@ def slots_overlap(one: Slot, other: Slot) -> bool:
     if (one.inner, one.length, one.groups, one.middle) == (other.inner, other.length, other.groups, other.middle):
         width = one.neurons // one.groups, other.neurons // other.groups
         return max(one.start, other.start) < min(one.start + width[0], other.start + width[1])
-    return any(max(a[0], b[0]) < min(a[1], b[1]) for a in _strides(one) for b in _strides(other))
+    strides = [(slot.inner, slot.inner * slot.length) for slot in (one, other)]
+    if max(strides[0][0], strides[1][0]) < min(strides[0][1], strides[1][1]):
+        return True
+    return _numbers_groups(one, strides[1]) or _numbers_groups(other, strides[0])
 
 
-def _strides(slot: Slot) -> list[tuple[int, int]]:
-    """Ranges of strides that the neuron index covers."""
-    block = slot.inner * slot.length
-    ranges = [(slot.inner, block)]
-    return ranges if slot.groups == 1 else [*ranges, (block * slot.middle, block * slot.middle * slot.groups)]
+def _numbers_groups(slot: Slot, strides: tuple[int, int]) -> bool:
+    """Whether an axis with these strides numbers the groups of a slot: their law is a sum over the law of the slot."""
+    first = slot.inner * slot.length * slot.middle
+    return slot.groups > 1 and first <= strides[0] and strides[1] <= first * slot.groups
 
 
 def _axis_ranges(shape: tuple[int, ...]) -> list[tuple[int, int]]:

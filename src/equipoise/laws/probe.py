@@ -14,7 +14,8 @@ from __future__ import annotations
 import copy
 import logging
 import random
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -86,6 +87,7 @@ class Probe:
         self._positive = {name for name, p in self.parameters.items() if not p.is_complex() and bool((p > 0).all())}
         self._gates: dict[int, list[Tensor]] | None = None  # by number of the module, one entry per call
         self._call_counts: dict[int, int] = {}
+        self._vectorizes = True  # until a backward pass for several output gradients at once fails
         for number, module in enumerate(self.copy.modules()):
             if module is not self.copy:
                 module.register_forward_hook(self._make_gate_hook(number))
@@ -215,18 +217,31 @@ class Probe:
         self.randomize(mean)
         output = self.forward()
         leaves = self.parameters | self.input_leaves
-        samples = []
-        for number in range(count):
-            cotangent = self._normal(output.shape).to(output.device)
-            gradients = torch.autograd.grad(
-                output, list(leaves.values()), cotangent, allow_unused=True, retain_graph=number + 1 < count
-            )
-            products = {OUTPUT: (output * cotangent).detach()}
-            for (name, leaf), gradient in zip(leaves.items(), gradients, strict=True):
-                if gradient is not None:
-                    products[name] = inner_products(leaf.detach(), gradient)
-            samples.append(products)
+        cotangents = self._normal(torch.Size((count, *output.shape))).to(output.device)
+        samples: list[dict[str, Tensor]] = [{OUTPUT: products} for products in output.detach() * cotangents]
+        for (name, leaf), gradients in zip(
+            leaves.items(), self._gradients(output, list(leaves.values()), cotangents), strict=True
+        ):
+            for sample, gradient in zip(samples, () if gradients is None else gradients, strict=False):
+                sample[name] = inner_products(leaf.detach(), gradient)
         return samples
+
+    def _gradients(self, output: Tensor, leaves: list[Tensor], cotangents: Tensor) -> Sequence[Tensor | None]:
+        """Gradients of every leaf for all cotangents, stacked; None if the output does not depend on the leaf."""
+        if self._vectorizes:
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # functions without a batching rule are slow, not wrong
+                    return torch.autograd.grad(
+                        output, leaves, cotangents, allow_unused=True, is_grads_batched=True, retain_graph=True
+                    )
+            except Exception:  # some functions have no vectorised backward pass
+                self._vectorizes = False
+        rows = [
+            torch.autograd.grad(output, leaves, cotangent, allow_unused=True, retain_graph=True)
+            for cotangent in cotangents
+        ]
+        return [None if column[0] is None else torch.stack(column) for column in zip(*rows, strict=True)]
 
     def trace(self) -> Trace:
         """Trace the functions that the forward pass calls and the parameters they read."""

@@ -17,10 +17,12 @@ from equipoise.laws.slot import Slot
 
 MAX_NEURONS_PER_SAMPLE = 256  # neurons per sample in the matrix; a law is verified on all of them afterwards
 SAMPLES_PER_FORWARD = 4  # output gradients per forward pass; parameters and inputs are the same for all of them
-MIN_FORWARDS = 3
-MAX_SAMPLES = 400
-MAX_DEAD_SAMPLES = 12  # attempts to find parameters at which no layer is dead
+FORWARDS = 3  # forward passes per round of samples, each at other parameters
+MAX_ENTRIES = 50_000_000  # of all samples together: 400 MB
+MAX_DEAD_SAMPLES = 6  # attempts to find parameters at which no layer is dead
 SCALE_FREE_TOLERANCE = 1e-11  # a slot is scale-free if ⟨θ,∇θ⟩ is below this fraction of Σ|θ·∇θ|
+
+Sums = tuple[Tensor, Tensor]  # Σ θ·∇θ and Σ |θ·∇θ| over whole parameters, one row per sample
 
 
 class GradientProducts:
@@ -41,11 +43,15 @@ class GradientProducts:
         self.probe = probe
         self._samples: list[dict[str, Tensor]] = []
         self._stacked: dict[str, Tensor] = {}
+        self._magnitudes: dict[str, float] = {}
+        self._whole: dict[str, Sums] = {}
         self._mean = 0.0
-        self._draw(MIN_FORWARDS)
-        if any(len(sample) < len(self._union()) for sample in self._samples) or not self._all_nonzero():
+        self._draw(FORWARDS, SAMPLES_PER_FORWARD)
+        if not all(self.probe.parameters.keys() <= sample.keys() for sample in self._samples):
             self._find_live_samples()
-        self.shapes = {name: tuple(product.shape) for name, product in self._union().items()}
+        order = [OUTPUT, *probe.parameters, *probe.input_leaves]
+        union = {name: product for sample in self._samples for name, product in sample.items()}
+        self.shapes = {name: tuple(union[name].shape) for name in order if name in union}
         self._registration_order = {name: number for number, name in enumerate(self.shapes)}
         trace = probe.trace()
         self._first_reads = trace.first_reads()
@@ -78,54 +84,65 @@ class GradientProducts:
 
     def draw_samples_for(self, slots: list[Slot]) -> None:
         """Draw samples until a matrix with one column per slot has more nonzero rows than columns."""
-        needed = 1.25 * len(slots) + 8
-        while len(self._samples) < MAX_SAMPLES:
-            live_rows = self._live_rows(slots)
-            if live_rows >= needed:
-                return
-            missing = (needed - live_rows) / max(live_rows / len(self._samples), 1.0)
-            self._draw(min(ceil(missing / SAMPLES_PER_FORWARD), 16))
+        needed = ceil(1.25 * len(slots)) + 8
+        if slots[0].neurons == 1:
+            self._draw_whole(needed)
+            return
+        max_samples = MAX_ENTRIES // sum(map(prod, self.shapes.values()))
+        while (rows := self._live_rows(slots)) < needed and len(self._samples) < max_samples:
+            missing = (needed - rows) / max(rows / len(self._samples), 1.0)
+            self._draw(FORWARDS, min(ceil(missing / FORWARDS), 32))
 
     def column(self, slot: Slot) -> Tensor:
         """⟨θ_i, ∇θ_i⟩, one row per sample and neuron."""
-        return self._sum(slot, self._products(slot.name))
+        return self._whole[slot.name][0] if slot.neurons == 1 else self._sum(slot, self._products(slot.name))
 
     def absolute_sum(self, slot: Slot) -> float:
         """Norm of Σ |θ·∇θ| over the same entries: the scale against which cancellation in the column is measured."""
+        if slot.neurons == 1:
+            return float(self._whole[slot.name][1].norm())
         return float(self._sum(slot, self._products(slot.name).abs()).norm())
 
     def is_scale_free(self, slot: Slot, column: Tensor) -> bool:
         """Whether ⟨θ_i, ∇θ_i⟩ vanishes up to rounding, although θ·∇θ does not."""
-        products = self._products(slot.name)
-        if float(column.norm()) > SCALE_FREE_TOLERANCE * float(products.abs().sum()):
+        size = float(column.norm())
+        if slot.neurons > 1 and slot.name not in self._magnitudes:
+            self._magnitudes[slot.name] = float(self._products(slot.name).abs().sum())
+        if slot.neurons > 1 and size > SCALE_FREE_TOLERANCE * self._magnitudes[slot.name]:
             return False
-        return float(column.norm()) <= SCALE_FREE_TOLERANCE * self.absolute_sum(slot)
+        return size <= SCALE_FREE_TOLERANCE * self.absolute_sum(slot)
 
-    def _draw(self, forwards: int) -> None:
+    def _draw(self, forwards: int, per_forward: int) -> None:
         for _ in range(forwards):
-            for sample in self.probe.gradient_products(SAMPLES_PER_FORWARD, self._mean):
+            for sample in self.probe.gradient_products(per_forward, self._mean):
                 self._samples.append({name: product for name, product in sample.items() if bool(product.any())})
         self._stacked.clear()
+        self._magnitudes.clear()
+
+    def _draw_whole(self, rows: int) -> None:
+        """Draw samples for whole parameters; only their sums are kept, since there is one row per sample."""
+        names = self._parameter_names()
+        sums: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in names}
+        for _ in range(FORWARDS):
+            for sample in self.probe.gradient_products(ceil(rows / FORWARDS), self._mean):
+                for name in names:
+                    product = sample.get(name, torch.zeros(1, dtype=torch.float64))
+                    sums[name].append((product.sum(), product.abs().sum()))
+        self._whole = {
+            name: (torch.stack([total for total, _ in pairs]), torch.stack([size for _, size in pairs]))
+            for name, pairs in sums.items()
+        }
 
     def _find_live_samples(self) -> None:
         """Draw samples at weights of increasing mean, and keep those in which the most parameters have a gradient."""
         for attempt in range(1, MAX_DEAD_SAMPLES + 1):
-            self._mean = 0.25 * (attempt % 5)
-            self._draw(1)
-            if self._all_nonzero():
+            self._mean = 0.25 * attempt
+            self._draw(1, SAMPLES_PER_FORWARD)
+            if self.probe.parameters.keys() <= self._samples[-1].keys():
                 break
-        names = set(self._union())
-        self._samples = [sample for sample in self._samples if sample.keys() == names] or self._samples
-        self._draw(max(0, MIN_FORWARDS - len(self._samples) // SAMPLES_PER_FORWARD))
-
-    def _all_nonzero(self) -> bool:
-        return set(self.probe.parameters) <= set(self._samples[-1])
-
-    def _union(self) -> dict[str, Tensor]:
-        """One product of every parameter, input and output that is nonzero in a sample."""
-        union = {name: product for sample in self._samples for name, product in sample.items()}
-        order = [OUTPUT, *self.probe.parameters, *self.probe.input_leaves]
-        return {name: union[name] for name in order if name in union}
+        most = max(len(sample) for sample in self._samples)
+        self._samples = [sample for sample in self._samples if len(sample) == most]
+        self._draw(max(0, FORWARDS - len(self._samples) // SAMPLES_PER_FORWARD), SAMPLES_PER_FORWARD)
 
     def _live_rows(self, slots: list[Slot]) -> int:
         """Median number of nonzero rows in a column."""
@@ -149,9 +166,13 @@ class GradientProducts:
 
     def _sum(self, slot: Slot, products: Tensor) -> Tensor:
         """Sum stacked products over the entries of each neuron."""
-        block = products.reshape(len(products), -1, slot.groups, slot.middle, slot.length, slot.inner)
-        window = block[..., slot.start : slot.start + slot.neurons // slot.groups, :]
-        sums = window.sum(dim=(1, 3, 5)).reshape(len(products), slot.neurons)
+        count, width = len(products), slot.neurons // slot.groups
+        if slot.groups == 1:  # sums over one axis at a time are faster
+            block = products.reshape(count, -1, slot.length, slot.inner)[:, :, slot.start : slot.start + width]
+            sums = (block[..., 0] if slot.inner == 1 else block.sum(dim=3)).sum(dim=1)
+        else:
+            block = products.reshape(count, -1, slot.groups, slot.middle, slot.length, slot.inner)
+            sums = block[..., slot.start : slot.start + width, :].sum(dim=(1, 3, 5)).reshape(count, slot.neurons)
         if slot.neurons > MAX_NEURONS_PER_SAMPLE:
             sums = sums[:, torch.linspace(0, slot.neurons - 1, MAX_NEURONS_PER_SAMPLE).long()]
         return sums.flatten()

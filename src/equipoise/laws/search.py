@@ -13,7 +13,7 @@ from math import prod
 
 import torch
 
-from equipoise.laws.candidates import candidate_widths, merge_blocks, slots_overlap
+from equipoise.laws.candidates import all_blocks, candidate_widths, merge_blocks, slots_overlap
 from equipoise.laws.law import Law
 from equipoise.laws.nullspace import integer_null_vectors, pivot_columns, sparsify
 from equipoise.laws.probe import Probe
@@ -64,6 +64,9 @@ def search(probe: Probe, progress: Progress) -> SearchResult:
         known = _add_laws(result, products, slots, known=[])
         windows = [slot for slot in products.window_slots(neurons) if slot not in slots and not result.covers(slot)]
         if windows:
+            # A fold is the sum of its blocks: together they would give relations that say nothing.
+            slots = [slot for slot in slots if not set(all_blocks(slot)) <= {*windows, *slots} - {slot}]
+            known = [terms for terms in known if all(slot in slots for _, slot in terms)]
             _add_laws(result, products, slots + windows, known)
     _add_laws(result, products, *_whole_parameters(products, result))
     progress.update("verification")
