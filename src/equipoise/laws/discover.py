@@ -13,7 +13,7 @@ from equipoise.laws.probe import Probe
 from equipoise.laws.progress import Progress
 from equipoise.laws.search import search
 from equipoise.laws.validation import OutputSelector
-from equipoise.laws.verification import change_at_all_scales, output_change
+from equipoise.laws.verification import change_at_all_scales, change_at_random_parameters
 
 
 def discover(
@@ -113,6 +113,4 @@ def verify(
     with torch.inference_mode(False), torch.enable_grad():
         laws = check_laws(laws)
         probe = Probe(model, inputs, kwargs, output, sample)
-        probe.randomize()
-        probe.forward()
-        return [max(output_change(probe, [law]), change_at_all_scales(probe, [law])) for law in laws]
+        return [max(change_at_random_parameters(probe, [law]), change_at_all_scales(probe, [law])) for law in laws]

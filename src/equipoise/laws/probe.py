@@ -42,7 +42,7 @@ from equipoise.laws.validation import (
 log = logging.getLogger("equipoise")
 
 INPUT, OUTPUT = "(input {})", "(output)"
-SUBGRAPH_SIZES = (64, 512)  # number of nodes of a sample; the larger one if the smaller one leaves parameters unused
+SUBGRAPH_SIZES = (32, 512)  # number of nodes of a sample; the larger one if the smaller one leaves parameters unused
 GATE_STD = 0.25  # gates are exp(0.25 · normal); with a larger deviation the gradients of deep networks explode
 
 

@@ -16,7 +16,7 @@ from equipoise.laws.probe import OUTPUT, Probe
 from equipoise.laws.slot import Slot
 
 MAX_NEURONS_PER_SAMPLE = 256  # neurons per sample in the matrix; a law is verified on all of them afterwards
-SAMPLES_PER_FORWARD = 4  # output gradients per forward pass; parameters and inputs are the same for all of them
+SAMPLES_PER_FORWARD = 2  # output gradients per forward pass; parameters and inputs are the same for all of them
 FORWARDS = 3  # forward passes per round of samples, each at other parameters
 MAX_ENTRIES = 50_000_000  # of all samples together: 400 MB
 MAX_DEAD_SAMPLES = 6  # attempts to find parameters at which no layer is dead

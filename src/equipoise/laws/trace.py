@@ -48,6 +48,8 @@ class FunctionCall:
         epsilon: Constant up to which alone the function is homogeneous (the ε of a normalisation); 0 if there is none.
         preserves_shape: Whether the call maps one feature tensor to another of the same shape.
         squared_weights: Weights whose features the call multiplies with themselves.
+        producers: Weights whose features the call reads.
+        activation: Class name of the activation module of PyTorch that makes the call, if any.
     """
 
     function: str
@@ -56,6 +58,8 @@ class FunctionCall:
     epsilon: float = 0.0
     preserves_shape: bool = False
     squared_weights: frozenset[str] = frozenset()
+    producers: frozenset[str] = frozenset()
+    activation: str = ""
 
     @property
     def breaks_laws(self) -> bool:
@@ -92,6 +96,7 @@ class Trace(TorchFunctionMode):
         self._weights = {name for name, p in parameters.items() if sum(size > 1 for size in p.shape) > 1}
         self._producers: dict[int, frozenset[str]] = {}  # by id of the feature tensor
         self._rng_states: dict[int, Tensor] = {}  # by id of the module
+        self._activation = ""
         self._repeating = False  # True while a call is repeated with doubled features
         self._references: list[Tensor] = []  # keeps tensors alive, so that their ids stay unique
 
@@ -118,6 +123,8 @@ class Trace(TorchFunctionMode):
                 epsilon=0.0 if exact else _epsilon((args, kwargs)),
                 preserves_shape=bool(scaled) and len(features) == 1 and result.shape == shape,
                 squared_weights=_squared_weights(call.function, producers),
+                producers=frozenset().union(*producers),
+                activation=self._activation,
             )
             weights = frozenset(name for name, _ in call.reads if name in self._weights)
             inherited = frozenset() if call.function in COEFFICIENT_FUNCTIONS else frozenset().union(*producers)
@@ -128,10 +135,13 @@ class Trace(TorchFunctionMode):
 
     def forward_pre_hook(self, module: nn.Module, _: tuple[Any, ...]) -> None:
         """Save the random state, so that :meth:`forward_hook` can repeat the call with the same random numbers."""
+        is_activation = type(module).__module__ == "torch.nn.modules.activation"
+        self._activation = type(module).__name__ if is_activation else ""
         self._rng_states[id(module)] = torch.get_rng_state()
 
     def forward_hook(self, module: nn.Module, args: tuple[Any, ...], result: Any) -> None:
         """Record a submodule that maps its first argument to a tensor of the same shape."""
+        self._activation = ""
         feature = args[0] if args else None
         if isinstance(feature, Tensor) and isinstance(result, Tensor) and feature.shape == result.shape:
             rng_state = torch.get_rng_state()
