@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from equipoise.laws.explain import Explanation as Explanation
     from equipoise.laws.explain import explain as explain
     from equipoise.laws.law import Law as Law
-    from equipoise.laws.telescope import Telescope as Telescope
     from equipoise.laws.law import imbalance as imbalance
     from equipoise.laws.law import residual as residual
-    from equipoise.laws.telescope import telescope as telescope
     from equipoise.laws.rebalance import rebalance_ as rebalance_
     from equipoise.laws.slot import Slot as Slot
+    from equipoise.laws.telescope import Telescope as Telescope
+    from equipoise.laws.telescope import telescope as telescope
     from equipoise.nn.fused_convs import fuse_ as fuse_
     from equipoise.nn.fused_convs import unfuse_ as unfuse_
     from equipoise.nn.stack import Stack as Stack

@@ -12,9 +12,9 @@ from functools import cache
 from math import prod
 
 from equipoise.errors import EquipoiseError
+from equipoise.laws.probe import Probe
 from equipoise.laws.progress import Progress
 from equipoise.laws.search import SearchResult, search
-from equipoise.laws.probe import Probe
 from equipoise.laws.slot import Slot
 from equipoise.laws.trace import PRODUCT_FUNCTIONS, FunctionCall, Trace
 
@@ -141,8 +141,9 @@ def _ablation_cause(functions: Functions, group: SlotGroup, trace: Trace) -> str
     normalisations = [name for name in functions if "norm" in name.lower()]
     causes = _homogeneity_causes([name for name in functions if name not in normalisations], trace)
     if normalisations:
+        approximately = _approximately(normalisations, trace)
         cause = f"a normalisation ({', '.join(normalisations)}) cancels any rescaling before it"
-        causes.append(cause + _approximately(normalisations, trace))
+        causes.append(f"{cause},{approximately}" if approximately else cause)
     boundary = [slot.name.strip("()") for slot in group if slot.name.startswith("(")]
     if boundary:
         causes.append(f"identity skips tie the neurons to the network's {' and '.join(boundary)}")

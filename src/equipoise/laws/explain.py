@@ -12,10 +12,10 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from equipoise.laws.causes import MissingLaw, missing_laws
-from equipoise.laws.progress import Progress
-from equipoise.laws.search import search
 from equipoise.laws.law import Law
 from equipoise.laws.probe import Probe
+from equipoise.laws.progress import Progress
+from equipoise.laws.search import search
 from equipoise.laws.validation import OutputSelector
 
 BAR_WIDTH = 24

@@ -23,7 +23,8 @@ from equipoise.errors import BalanceError, LawError, OptimizerError
 from equipoise.laws.law import Law, check_laws
 from equipoise.laws.slot import Slot
 
-TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6}  # maximum relative imbalance, by dtype of the parameters
+# Maximum relative imbalance, by dtype of the parameters:
+TOLERANCE = {torch.float64: 1e-12, torch.complex128: 1e-12, torch.float32: 1e-6, torch.complex64: 1e-6}
 LOW_PRECISION_TOLERANCE = 1e-2  # for all other dtypes
 MAX_NEWTON_STEPS = 100
 # Gradients scale by 1/λ where parameters scale by λ. The exponent of λ for every entry of the optimizer's state:
