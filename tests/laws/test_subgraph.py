@@ -81,7 +81,9 @@ def test_sparse_adjacency(data, layout):
 
 def test_data_object_for_a_model_of_tensors(data):
     model = pyg.GAT(FEATURES, 8, 2, CLASSES, edge_dim=4)
-    assert [law.neurons for law in discover(model, data)] == [8]
+    laws = discover(model, data)
+    assert [law.neurons for law in laws] == [8, 8, 3]  # lin_edge and att_edge of each layer have laws of their own
+    assert laws == discover(model, data.x, data.edge_index, edge_attr=data.edge_attr)
 
 
 def test_data_object_for_a_model_of_data(data):

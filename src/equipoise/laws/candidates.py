@@ -93,6 +93,7 @@ def window_slots(
     shape: tuple[int, ...],
     neurons: int,
     block_sizes: Iterable[int],
+    *,
     blocks: Iterable[Block] = (),
 ) -> list[Slot]:
     """Enumerate the slots of ``neurons`` consecutive indices of a longer axis: one block of a concatenation.

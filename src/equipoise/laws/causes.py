@@ -1,7 +1,8 @@
 """Causes of missing laws, found by ablation where possible and by inspection of the trace otherwise.
 
 A function is the cause if the law appears once the function is replaced by the identity. This needs no list of
-functions: the candidates are the calls of the given network that are not positively homogeneous, f(λx) = λ^k f(x) for all λ > 0.
+functions: the candidates are the calls of the given network that are not positively homogeneous, i.e. for which
+f(λx) = λ^k f(x) does not hold for every λ > 0.
 """
 
 from __future__ import annotations

@@ -156,8 +156,8 @@ def explain(
     """Report which neurons of a model have a law, how balanced each law is, and why other neurons have none.
 
     The cause of a missing law is found by ablation: a function is the cause if the law appears once the function is
-    replaced by the identity. The model does not change. Lazy parameters are initialised on a copy; the imbalance is that
-    of the copy.
+    replaced by the identity. The model does not change. Lazy parameters are initialised on a copy; the imbalance is
+    that of the copy.
 
     Args:
         model: Any network.

@@ -220,7 +220,8 @@ class Law:
 def imbalance(laws: Iterable[Law], per: Granularity = "neuron") -> list[Tensor]:
     """Compute the imbalance c = Σ_in ‖θ‖² − Σ_out ‖θ‖² of every law.
 
-    Terms of a law with exponents n other than ±1 have the weight |n|. Gradient flow conserves c. At finite learning rates :meth:`Law.predicted_drift` gives its exact change.
+    Terms of a law with exponents n other than ±1 have the weight |n|. Gradient flow conserves c. At finite learning
+    rates :meth:`Law.predicted_drift` gives its exact change.
 
     Args:
         laws: Laws as returned by :func:`~equipoise.discover`.

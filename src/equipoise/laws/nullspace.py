@@ -17,7 +17,6 @@ from torch import Tensor
 RANK_TOLERANCE = 1e-8  # a column is dependent if its distance to the span of the previous ones is below this fraction
 ROUNDING_TOLERANCE = 1e-9  # entries below this fraction of the largest in their vector are rounding error
 INTEGER_TOLERANCE = 1e-5  # maximum distance of an exponent to the nearest fraction
-MAX_DENOMINATOR = 6  # of ratios of exponents
 MAX_EXPONENT = 12
 
 Vector = list[int]
@@ -64,7 +63,7 @@ def _to_integers(row: Tensor) -> Vector | None:
     """Multiply a vector by a constant so that its entries are small integers without a common factor; None if none."""
     entries = row / row[row.abs().argmax()]
     nonzero = entries.nonzero().flatten().tolist()
-    fractions = {k: Fraction(float(entries[k])).limit_denominator(MAX_DENOMINATOR) for k in nonzero}
+    fractions = {k: Fraction(float(entries[k])).limit_denominator(MAX_EXPONENT) for k in nonzero}
     if any(not f or abs(float(f) - float(entries[k])) > INTEGER_TOLERANCE for k, f in fractions.items()):
         return None
     return _reduced([fractions.get(k, Fraction(0)) for k in range(len(entries))])

@@ -364,7 +364,7 @@ def _copied(model: nn.Module) -> nn.Module:
 
 
 def _to_float64(leaf: Any) -> Any:
-    """A copy in float64 or complex128; integers and other types as they are, PyG's data objects attribute by attribute."""
+    """A copy in float64 or complex128; integers and other types as they are, PyG's data objects by attribute."""
     if is_data(leaf):
         return leaf.clone().apply(_to_float64)
     if not isinstance(leaf, Tensor) or not (leaf.is_floating_point() or leaf.is_complex()):

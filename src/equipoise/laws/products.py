@@ -28,8 +28,8 @@ Sums = tuple[Tensor, Tensor]  # Σ θ·∇θ and Σ |θ·∇θ| over whole param
 class GradientProducts:
     """Samples of θ·∇θ, drawn on demand, and the candidate slots over which they are summed.
 
-    All ReLUs of a narrow layer may be dead at random parameters, and then every gradient is zero. Such samples are drawn
-    again, with weights of increasing positive mean.
+    All ReLUs of a narrow layer may be dead at random parameters, and then every gradient is zero. Such samples are
+    drawn again, with weights of increasing positive mean.
 
     Args:
         probe: Probe that computes the samples.
@@ -74,7 +74,7 @@ class GradientProducts:
         return [
             slot
             for name in self._parameter_names()
-            for slot in window_slots(self.probe.model, name, self.shapes[name], neurons, sizes, self.blocks)
+            for slot in window_slots(self.probe.model, name, self.shapes[name], neurons, sizes, blocks=self.blocks)
         ]
 
     def whole_parameters(self) -> list[Slot]:

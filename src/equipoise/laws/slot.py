@@ -16,8 +16,8 @@ groups of a convolution, and the channels within a group), the block is ``(outer
     second 64 of 128 columns               ``weight[:,64+i]``      128      1     64
     =====================================  ===================  ======  =====  =====
 
-The input channels of ``Conv2d(16, 16, 3, groups=4)``, whose weight has the shape (16, 4, 3, 3), are 4 groups of length 4
-with ``middle=4`` and ``inner=9``, printed as ``weight[4(i//4)+k,i%4,:,:]``.
+The input channels of ``Conv2d(16, 16, 3, groups=4)``, whose weight has the shape (16, 4, 3, 3), are 4 groups of length
+4 with ``middle=4`` and ``inner=9``, printed as ``weight[4(i//4)+k,i%4,:,:]``.
 """
 
 from __future__ import annotations

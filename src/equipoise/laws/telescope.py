@@ -5,8 +5,8 @@ tensor and cancel. For L attention layers
 
     Σ⟨W¹,∇W¹⟩ − Σ_l Σ⟨a^l,∇a^l⟩ = Σ⟨W^L,∇W^L⟩
 
-remains: the attention gradients of all layers share a budget that the first and the last layer set. A law with exponents
-other than ±1 is multiplied by a constant first, so that the shared weights cancel.
+remains: the attention gradients of all layers share a budget that the first and the last layer set. A law with
+exponents other than ±1 is multiplied by a constant first, so that the shared weights cancel.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fractions import Fraction
 from torch import Tensor
 
 from equipoise.errors import LawError
-from equipoise.laws.law import check_laws
+from equipoise.laws.law import Law, check_laws
 from equipoise.laws.slot import Slot
 
 Term = tuple[Fraction, Slot]

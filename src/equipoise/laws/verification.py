@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from math import isnan
 
 import torch
 from torch import Tensor
@@ -59,7 +60,7 @@ def change_at_random_parameters(probe: Probe, laws: Sequence[Law]) -> float:
     for mean in MEANS:
         probe.randomize(mean)
         change = output_change(probe, laws, gated=(True,))
-        changes += [change] if change == change else []  # NaN: no output to compare with
+        changes += [] if isnan(change) else [change]  # NaN: no output to compare with
     return max(changes, default=float("inf"))
 
 
@@ -98,7 +99,7 @@ def change_at_all_scales(probe: Probe, laws: Sequence[Law]) -> float:
                     contexts.enter_context(probe.at_own_parameters())
                 contexts.enter_context(probe.scaled_inputs(scale))
                 change = output_change(probe, laws, gated=(False,), passes=3 if scale == 1.0 else 2)
-            changes.append(change if change == change else 0.0)  # NaN: no output to compare with
+            changes.append(0.0 if isnan(change) else change)  # NaN: no output to compare with
     return max(changes)
 
 
