@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from equipoise.laws.explain import Explanation as Explanation
     from equipoise.laws.explain import explain as explain
     from equipoise.laws.law import Law as Law
-    from equipoise.laws.law import Telescope as Telescope
     from equipoise.laws.law import imbalance as imbalance
     from equipoise.laws.law import residual as residual
-    from equipoise.laws.law import telescope as telescope
     from equipoise.laws.rebalance import rebalance_ as rebalance_
     from equipoise.laws.slot import Slot as Slot
+    from equipoise.laws.telescope import Telescope as Telescope
+    from equipoise.laws.telescope import telescope as telescope
     from equipoise.nn.fused_convs import fuse_ as fuse_
     from equipoise.nn.fused_convs import unfuse_ as unfuse_
     from equipoise.nn.stack import Stack as Stack
@@ -58,7 +58,7 @@ _HOMES = {
     "Recording": "equipoise.training.recording",
     "Slot": "equipoise.laws.slot",
     "Stack": "equipoise.nn.stack",
-    "Telescope": "equipoise.laws.law",
+    "Telescope": "equipoise.laws.telescope",
     "balance_": "equipoise.init.balance",
     "depth_check": "equipoise.depth",
     "discover": "equipoise.laws.discover",
@@ -69,7 +69,7 @@ _HOMES = {
     "load_dataset": "equipoise.data.load",
     "rebalance_": "equipoise.laws.rebalance",
     "residual": "equipoise.laws.law",
-    "telescope": "equipoise.laws.law",
+    "telescope": "equipoise.laws.telescope",
     "train": "equipoise.training.loop",
     "unfuse_": "equipoise.nn.fused_convs",
     "verify": "equipoise.laws.discover",

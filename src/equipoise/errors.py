@@ -71,6 +71,10 @@ class LawError(EquipoiseError):
     """A law is malformed or does not match the model it is applied to."""
 
 
+class ExpiredLawError(LawError):
+    """A law rests on the value of a buffer (a running mean) that has changed since the law was found."""
+
+
 class InitializationError(EquipoiseError):
     """A model cannot be initialised: a layer type is not registered, or consecutive widths do not match."""
 

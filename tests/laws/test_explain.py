@@ -35,15 +35,6 @@ class FunctionalLayerNorm(nn.Module):
         return self.b(F.layer_norm(self.a(x), (8,)).relu())
 
 
-class SquaredReLU(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = nn.Linear(5, 8), nn.Linear(8, 3)
-
-    def forward(self, x):
-        return self.b(self.a(x).relu() ** 2)
-
-
 class MixedNeurons(nn.Module):
     """Adds its neighbour to every neuron, without parameters."""
 
@@ -101,7 +92,25 @@ CAUSES = {
         "an attention score quadratic in the features (mul)",
         (),
     ),
-    "squared relu": (SquaredReLU(), (X,), "pow is homogeneous of degree 2, not 1", ("pow",)),
+    "relu6": (between_linear_layers(nn.ReLU6()), (X,), "ReLU6 (hardtanh) is not positively homogeneous", ("hardtanh",)),
+    "hardtanh": (
+        between_linear_layers(nn.Hardtanh(-20, 20)),
+        (X,),
+        "hardtanh is not positively homogeneous",
+        ("hardtanh",),
+    ),
+    "threshold": (
+        between_linear_layers(nn.Threshold(1e-4, 0.0)),
+        (X,),
+        "threshold is positively homogeneous only approximately, up to ε = 1e-4",
+        ("_threshold",),
+    ),
+    "ε of a normalisation": (
+        between_linear_layers(nn.LayerNorm(8, eps=1e-3), nn.ReLU()),
+        (X,),
+        "a normalisation (LayerNorm) cancels any rescaling before it, approximately, up to ε = 1e-3",
+        ("LayerNorm",),
+    ),
     "tied weights": (Tied(), (X,), "the weights are used 2 times", ()),
     "mixed neurons": (MixedNeurons(), (X,), "the neurons are mixed before the next weights read them", ()),
 }
@@ -176,12 +185,29 @@ def test_warns_of_nan_parameters_and_missing_gradients():
 
 def test_lazy_parameters_give_a_warning():
     model = nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.Linear(8, 3))
-    (warning,) = explain(model, X).warnings
+    explanation = explain(model, X)
+    assert [law.neurons for law in explanation.laws] == [8]
+    assert explanation.balance[0].worst > 0
+    (warning,) = explanation.warnings
     assert "uninitialised lazy parameters: 0.weight, 0.bias" in warning
     assert "run the model once" in warning
+
+
+def test_other_exponents_and_buffers_are_explained():
+    class Squared(nn.Module):
+        def forward(self, x):
+            return x.relu() ** 2
+
+    model = between_linear_layers(nn.BatchNorm1d(8), Squared()).eval()
+    text = " ".join(str(explain(model, X)).split())
+    assert "1.weight[i] + 1.bias[i] = 2 × 3.weight[:,i]" in text
+    assert "gradient flow conserves ‖1.weight[i]‖² + ‖1.bias[i]‖² − 2 ‖3.weight[:,i]‖²" in text
+    assert "only for the current value of 1.running_mean" in text
 
 
 def test_to_dict_is_json_serialisable():
     data = json.loads(json.dumps(explain(between_linear_layers(nn.Tanh(), nn.Linear(8, 8), nn.ReLU()), X).to_dict()))
     assert data["laws"][0]["neurons"] == len(data["laws"][0]["imbalance"]) == 8
+    assert data["laws"][0]["exponents"] == [1, 1, -1]
+    assert data["laws"][0]["conserved"].startswith("‖2.weight[i,:]‖²")
     assert data["missing"][0]["functions"] == ["tanh"]

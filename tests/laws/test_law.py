@@ -4,11 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from equipoise.errors import ChoiceError, GradientError, LawError
+from equipoise.errors import ChoiceError, ExpiredLawError, GradientError, LawError
 from equipoise.laws.discover import discover
-from equipoise.laws.law import Law, imbalance, residual, telescope
+from equipoise.laws.law import Law, imbalance, residual
 from equipoise.laws.rebalance import rebalance_
 from equipoise.laws.slot import Slot
+from equipoise.laws.telescope import telescope
 from tests.networks import CLASSES, FEATURES, gatv2, graph, loss
 
 
@@ -195,3 +196,32 @@ def test_telescope_rejects_laws_that_do_not_form_a_chain():
         telescope([first, third])
     with pytest.raises(LawError, match="no laws to telescope"):
         telescope([])
+
+
+def test_laws_expire_when_the_buffers_they_rest_on_change():
+    model = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)).double().eval()
+    x = torch.randn(9, 5, dtype=torch.float64)
+    through_mean, after_norm = discover(model, x)
+    assert [*through_mean.buffers] == ["1.running_mean"]
+    assert not after_norm.buffers
+    output = model(x)
+    rebalance_([through_mean, after_norm])
+    torch.testing.assert_close(model(x), output)
+    model.train()
+    model(x + 1.0)
+    model.eval()
+    for use in (lambda: rebalance_([through_mean]), lambda: through_mean.rescale_(torch.ones(8))):
+        before = model[0].weight.detach().clone()
+        with pytest.raises(ExpiredLawError, match=r"1.running_mean(.|\n)*discover again"):
+            use()
+        assert torch.equal(model[0].weight, before)
+    output = model(x)
+    rebalance_(discover(model, x))
+    torch.testing.assert_close(model(x), output)
+
+
+def test_exponents_must_be_positive_and_one_per_slot():
+    _, law = mlp_with_law()
+    for exponents in ((1,), (1, 0)):
+        with pytest.raises(LawError, match="2 positive exponents"):
+            Law(law.incoming, law.outgoing, exponents)

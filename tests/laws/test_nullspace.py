@@ -51,10 +51,15 @@ def test_column_of_rounding_errors_has_coefficient_zero():
     assert integer_null_vectors(matrix) == [[1, 0, 0, -1, 0]]
 
 
-def test_null_vector_with_entry_two_is_not_a_law():
-    matrix = torch.randn(40, 2, dtype=torch.float64)
-    matrix = torch.cat([matrix, 2.0 * matrix[:, :1]], dim=1)
-    assert integer_null_vectors(matrix) == []
+def test_null_vectors_may_have_other_integer_entries_but_no_arbitrary_ones():
+    a, b = torch.randn(2, 40, dtype=torch.float64)
+    assert integer_null_vectors(torch.stack([a, b, 2.0 * a], dim=1)) == [[2, 0, -1]]
+    assert integer_null_vectors(torch.stack([a, b, 1.5 * a - b / 3], dim=1)) == [[9, -2, -6]]
+    assert integer_null_vectors(torch.stack([a, b, torch.pi * a], dim=1)) == []
+
+
+def test_sparsify_combines_vectors_with_other_entries():
+    assert sparsify([[1, -2, 0], [1, 0, -6]]) == [[1, -2, 0], [0, 1, -3]]
 
 
 def test_almost_dependent_columns_are_independent():
@@ -72,7 +77,7 @@ def test_sparsify_separates_overlapping_laws():
 
 def test_sparsify_keeps_boundary_columns_zero():
     assert sparsify([[0, 1, 1, -1]], known=[[1, 1, 1, 0]], boundary=1) == [[0, 1, 1, -1]]
-    assert sparsify([[0, 1, 1, -1]], known=[[0, 1, 1, 0]], boundary=1) == [[0, 0, 0, -1]]
+    assert sparsify([[0, 1, 1, -1]], known=[[0, 1, 1, 0]], boundary=1) == [[0, 0, 0, 1]]
 
 
 def test_one_pivot_column_per_independent_vector():

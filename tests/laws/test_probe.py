@@ -1,7 +1,9 @@
+import pytest
 import torch
 from torch import nn
 from torch_geometric.data import Data
 
+from equipoise.errors import ForwardError, LawError
 from equipoise.laws.discover import discover
 from equipoise.laws.probe import Probe
 from tests.networks import CLASSES, FEATURES, gatv2, graph
@@ -62,3 +64,36 @@ def test_positive_parameters_stay_positive():
     probe.randomize()
     assert bool((probe.parameters["1.weight"] > 0).all())
     assert bool((probe.parameters["0.weight"] < 0).any())
+
+
+def test_discover_works_without_gradients():
+    model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
+    with torch.no_grad():
+        assert len(discover(model, X)) == 1
+        assert not torch.is_grad_enabled()
+    with torch.inference_mode():
+        assert len(discover(model, X.clone())) == 1
+
+
+def test_lazy_parameters_are_initialised_on_a_copy():
+    model = nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.Linear(8, 3))
+    (law,) = discover(model, X)
+    assert isinstance(model[0].weight, nn.UninitializedParameter)
+    with pytest.raises(LawError, match="run the model once"):
+        law.imbalance()
+    model(X)
+    assert law.imbalance().shape == (8,)
+
+
+def test_missing_attribute_of_a_data_object():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = gatv2([FEATURES, 8, CLASSES])
+
+        def forward(self, x, edge_index, position):
+            return self.net(x + position, edge_index)
+
+    x, edge_index = graph()
+    with pytest.raises(ForwardError, match="requires 'position', which Data does not have"):
+        discover(Model(), Data(x=x, edge_index=edge_index))

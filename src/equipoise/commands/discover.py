@@ -73,5 +73,8 @@ def _to_dict(law: Law) -> dict[str, object]:
         "law": str(law),
         "incoming": [str(slot) for slot in law.incoming],
         "outgoing": [str(slot) for slot in law.outgoing],
+        "exponents": [exponent for exponent, _ in law.terms],
+        "conserved": law.conserved,
+        "buffers": list(law.buffers),
         "neurons": law.neurons,
     }

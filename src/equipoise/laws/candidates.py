@@ -1,32 +1,40 @@
-"""Candidate slots of a law, and their gradient products: the columns of the search.
+"""Candidate slots of a law: every way to index a parameter by neuron.
 
-The first half is geometry: it maps names and shapes to slots, i.e. to every way to index a parameter by neuron.
-:class:`GradientProducts` samples θ·∇θ at random parameters and sums it over the entries of each neuron. The input and
-the output of the network count as parameters here, so that the search recognises the weights connected to them.
+Geometry only: it maps names and shapes to slots. The gradient products over these slots are the columns of the search
+(:mod:`equipoise.laws.products`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations_with_replacement
-from math import ceil, prod
+from functools import cache
+from math import prod
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from equipoise.laws.probe import Probe
 from equipoise.laws.slot import Slot
 
-MAX_BLOCKS = 16  # maximum number of blocks of equal width in a concatenation, counted from either end
-MAX_NEURONS_PER_SAMPLE = 256  # neurons per sample in the matrix; a law is verified on all of them afterwards
+MAX_STACKED_BLOCKS = 4  # projections stacked in one weight: query, key and value, or the gates of an LSTM
+MAX_BLOCKS = 3  # blocks of other sizes before or after a block of a concatenation
+MIN_GROUPED_AXES = 3  # a grouped convolution has at least (out, in / groups, kernel)
 
 Shapes = Mapping[str, tuple[int, ...]]
+Block = tuple[int, int, int]  # length of an axis, start of the block, number of neurons
 
 
-def candidate_widths(shapes: Shapes) -> list[int]:
-    """Numbers of neurons to try, largest first: sizes of axes, and of flattened axes that two parameters share."""
+def candidate_widths(shapes: Shapes, blocks: Iterable[Block] = ()) -> list[int]:
+    """Numbers of neurons to try, largest first.
+
+    Args:
+        shapes: Shapes of parameters, inputs and outputs, by name.
+        blocks: Blocks of concatenations and slices in the forward pass.
+
+    Returns:
+        Sizes of axes, of blocks, and of flattened axes that two parameters share.
+    """
     axes = {size for shape in shapes.values() for size in shape if size > 1}
+    axes |= {neurons for length, _, neurons in blocks if neurons > 1 and length in axes}
     flattened = [{prod(shape[a : b + 1]) for a, b in _axis_ranges(shape)} for shape in shapes.values()]
     shared = {
         size for sizes in flattened for size in sizes if size > 1 and sum(size in other for other in flattened) > 1
@@ -37,8 +45,8 @@ def candidate_widths(shapes: Shapes) -> list[int]:
 def full_slots(model: nn.Module, name: str, shape: tuple[int, ...], neurons: int) -> list[Slot]:
     """Enumerate the slots of ``neurons`` neurons that use every entry of a parameter.
 
-    These are axes and flattened axes of that size, and axes whose size is a multiple of it, folded over blocks
-    (averaged heads) or over neighbours (the pixels of a flattened channel).
+    These are axes and flattened axes of that size; axes whose size is a multiple of it, folded over blocks (averaged
+    heads) or over neighbours (the pixels of a flattened channel); and pairs of axes (groups and their channels).
 
     Args:
         model: Module that holds the parameter.
@@ -56,15 +64,42 @@ def full_slots(model: nn.Module, name: str, shape: tuple[int, ...], neurons: int
             inner[stride] = None
         elif first == last and size % neurons == 0:
             inner[stride] = inner[stride * (size // neurons)] = None
-    return [Slot(model, name, shape, neurons, stride) for stride in inner]
+    slots = [Slot(model, name, shape, neurons, stride) for stride in inner]
+    for groups, middle, length, stride in _axis_pairs(shape, neurons):
+        slots.append(Slot(model, name, shape, neurons, stride, length, groups=groups, middle=middle))
+    return slots
+
+
+def _axis_pairs(shape: tuple[int, ...], neurons: int) -> Iterable[tuple[int, int, int, int]]:
+    """Pairs of axes that number ``neurons`` neurons together: (groups, middle, length, inner)."""
+    if len(shape) < MIN_GROUPED_AXES:
+        return
+    for last in range(1, len(shape)):
+        length, stride = shape[last], prod(shape[last + 1 :])
+        if length < 2 or neurons % length or neurons == length:
+            continue
+        groups = neurons // length
+        for first in range(last):
+            between = prod(shape[first + 1 : last])
+            if shape[first] == groups and between > 1:
+                yield groups, between, length, stride
+            elif first == last - 1 and shape[first] % groups == 0 and shape[first] > groups:
+                yield groups, shape[first] // groups, length, stride
 
 
 def window_slots(
-    model: nn.Module, name: str, shape: tuple[int, ...], neurons: int, block_sizes: Iterable[int]
+    model: nn.Module,
+    name: str,
+    shape: tuple[int, ...],
+    neurons: int,
+    block_sizes: Iterable[int],
+    *,
+    blocks: Iterable[Block] = (),
 ) -> list[Slot]:
     """Enumerate the slots of ``neurons`` consecutive indices of a longer axis: one block of a concatenation.
 
-    A block starts at a multiple of its own width or after up to three blocks of other sizes, counted from either end.
+    A block starts where the forward pass concatenates or slices features. Compiled functions hide these positions, so
+    a block may also lie between up to three other blocks on either side, whose sizes are those of other axes.
 
     Args:
         model: Module that holds the parameter.
@@ -72,38 +107,63 @@ def window_slots(
         shape: Shape of the parameter.
         neurons: Number of neurons.
         block_sizes: Sizes that other blocks of the concatenation may have.
+        blocks: Blocks of concatenations and slices in the forward pass.
 
     Returns:
         The slots, by axis and start.
     """
-    sizes = [size for size in block_sizes if size > 1]
-    slots = []
+    sizes, slots = frozenset(block_sizes), []
     for axis, length in enumerate(shape):
         if length <= neurons:
             continue
-        last_start = length - neurons
-        starts = {neurons * block for block in range(MAX_BLOCKS)}
-        starts |= {sum(before) for count in (1, 2, 3) for before in combinations_with_replacement(sizes, count)}
-        starts = {start for start in starts | {last_start - start for start in starts} if 0 <= start <= last_start}
+        starts = {start for total, start, size in blocks if (total, size) == (length, neurons)}
+        rest = length - neurons
+        starts |= {start for start in _sums(sizes) if start <= rest and rest - start in _sums(sizes)}
         slots += [Slot(model, name, shape, neurons, prod(shape[axis + 1 :]), length, start) for start in sorted(starts)]
     return slots
 
 
-def split_blocks(slot: Slot) -> list[Slot]:
-    """Split a slot that folds up to ``MAX_BLOCKS`` blocks of an axis into these blocks."""
+@cache
+def _sums(sizes: frozenset[int]) -> frozenset[int]:
+    """All sums of up to ``MAX_BLOCKS`` sizes."""
+    sums = {0}
+    for _ in range(MAX_BLOCKS):
+        sums |= {total + size for total in sums for size in sizes}
+    return frozenset(sums)
+
+
+def split_blocks(slot: Slot, blocks: Iterable[Block] = ()) -> list[Slot]:
+    """Split a slot that folds an axis into the blocks of that axis, if a law may hold for single blocks.
+
+    Args:
+        slot: The slot.
+        blocks: Blocks of concatenations and slices in the forward pass.
+
+    Returns:
+        The blocks if there are few (stacked projections) or the forward pass concatenates them; otherwise the slot.
+    """
+    parts = all_blocks(slot)
+    length = parts[0].length
+    concatenated = any((total, size) == (length, slot.neurons) for total, _, size in blocks)
+    return parts if concatenated or len(parts) <= MAX_STACKED_BLOCKS else [slot]
+
+
+def all_blocks(slot: Slot) -> list[Slot]:
+    """All blocks of the axis that a slot folds; the slot itself if it folds none."""
+    if slot.groups > 1:
+        return [slot]
     first, last = slot.axes
     length = prod(slot.shape[first : last + 1]) // (slot.inner // prod(slot.shape[last + 1 :]))
-    if length == slot.length or length > slot.neurons * MAX_BLOCKS:
+    if length == slot.length:
         return [slot]
-    starts = range(0, length, slot.neurons)
-    return [Slot(slot.model, slot.name, slot.shape, slot.neurons, slot.inner, length, start) for start in starts]
+    return [replace(slot, length=length, start=start) for start in range(0, length, slot.neurons)]
 
 
 def merge_blocks(slots: Sequence[Slot]) -> list[Slot]:
     """Inverse of :func:`split_blocks`: replace a complete set of blocks by the slot that folds them."""
     result = list(slots)
     for slot in slots:
-        if slot.start or slot.length == slot.neurons or slot.length % slot.neurons:
+        if slot.start or slot.length == slot.neurons or slot.length % slot.neurons or slot.groups > 1:
             continue
         blocks = [replace(slot, start=start) for start in range(0, slot.length, slot.neurons)]
         if all(block in slots for block in blocks):
@@ -116,76 +176,20 @@ def slots_overlap(one: Slot, other: Slot) -> bool:
     """Whether two slots index the same axis of the same parameter at common positions."""
     if one.name != other.name:
         return False
-    if (one.inner, one.length) == (other.inner, other.length):
-        return max(one.start, other.start) < min(one.start + one.neurons, other.start + other.neurons)
-    return max(one.inner, other.inner) < min(one.inner * one.length, other.inner * other.length)
+    if (one.inner, one.length, one.groups, one.middle) == (other.inner, other.length, other.groups, other.middle):
+        width = one.neurons // one.groups, other.neurons // other.groups
+        return max(one.start, other.start) < min(one.start + width[0], other.start + width[1])
+    strides = [(slot.inner, slot.inner * slot.length) for slot in (one, other)]
+    if max(strides[0][0], strides[1][0]) < min(strides[0][1], strides[1][1]):
+        return True
+    return _numbers_groups(one, strides[1]) or _numbers_groups(other, strides[0])
+
+
+def _numbers_groups(slot: Slot, strides: tuple[int, int]) -> bool:
+    """Whether an axis with these strides numbers the groups of a slot: their law is a sum over the law of the slot."""
+    first = slot.inner * slot.length * slot.middle
+    return slot.groups > 1 and first <= strides[0] and strides[1] <= first * slot.groups
 
 
 def _axis_ranges(shape: tuple[int, ...]) -> list[tuple[int, int]]:
     return [(first, last) for first in range(len(shape)) for last in range(first, len(shape))]
-
-
-class GradientProducts:
-    """Samples of θ·∇θ at random parameters, drawn on demand, and the candidate slots over which they are summed.
-
-    Args:
-        probe: Probe that computes the samples.
-
-    Attributes:
-        shapes: Shapes of all parameters, inputs and outputs with a nonzero product, by name.
-    """
-
-    def __init__(self, probe: Probe) -> None:
-        self.probe = probe
-        self.samples = [probe.gradient_products()]
-        self.shapes = {n: tuple(product.shape) for n, product in self.samples[0].items() if bool(product.any())}
-        self._registration_order = {name: number for number, name in enumerate(self.shapes)}
-        self._first_reads = probe.trace().first_reads()
-
-    def sort_key(self, slot: Slot) -> tuple[bool, int, int]:
-        """Order of slots: input and output, then parameters by first use in the forward pass, then by registration."""
-        is_parameter = slot.name in self.probe.parameters
-        first_read = self._first_reads.get(slot.name, len(self._first_reads))
-        return is_parameter, first_read, self._registration_order[slot.name]
-
-    def full_slots(self, neurons: int) -> list[Slot]:
-        """Slots of ``neurons`` neurons that use every entry of a parameter, input or output; folds as their blocks."""
-        folds = [s for n, shape in self.shapes.items() for s in full_slots(self.probe.model, n, shape, neurons)]
-        return list(dict.fromkeys(block for slot in folds for block in split_blocks(slot)))
-
-    def window_slots(self, neurons: int) -> list[Slot]:
-        """Slots of ``neurons`` neurons that use a window of one axis of a parameter."""
-        sizes = {size for shape in self.shapes.values() for size in shape}
-        return [
-            slot
-            for name in self._parameter_names()
-            for slot in window_slots(self.probe.model, name, self.shapes[name], neurons, sizes)
-        ]
-
-    def whole_parameters(self) -> list[Slot]:
-        """Every parameter as a slot of one neuron."""
-        names = self._parameter_names()
-        return [Slot(self.probe.model, n, self.shapes[n], 1, prod(self.shapes[n])) for n in names]
-
-    def draw_samples_for(self, slots: list[Slot]) -> None:
-        """Draw samples until a matrix with one column per slot has more rows than columns."""
-        count = ceil(1.25 * len(slots) / min(slots[0].neurons, MAX_NEURONS_PER_SAMPLE)) + 2
-        while len(self.samples) < count:
-            self.samples.append(self.probe.gradient_products())
-
-    def column(self, slot: Slot) -> Tensor:
-        """⟨θ_i, ∇θ_i⟩, one row per sample and neuron."""
-        return torch.cat([self._rows(slot, sample[slot.name]) for sample in self.samples])
-
-    def absolute_column(self, slot: Slot) -> Tensor:
-        """Σ |θ·∇θ| over the same entries: the scale against which cancellation in the column is measured."""
-        return torch.cat([self._rows(slot, sample[slot.name].abs()) for sample in self.samples])
-
-    def _parameter_names(self) -> list[str]:
-        return [name for name in self.shapes if name in self.probe.parameters]
-
-    def _rows(self, slot: Slot, product: Tensor) -> Tensor:
-        sums = slot.sum_per_neuron(product)
-        if slot.neurons <= MAX_NEURONS_PER_SAMPLE:
-            return sums
-        return sums[torch.linspace(0, slot.neurons - 1, MAX_NEURONS_PER_SAMPLE).long()]

@@ -1,19 +1,21 @@
 """Causes of missing laws, found by ablation where possible and by inspection of the trace otherwise.
 
 A function is the cause if the law appears once the function is replaced by the identity. This needs no list of
-functions: the candidates are the calls of the given network that are not positively homogeneous, i.e. f(2x) ≠ 2 f(x).
+functions: the candidates are the calls of the given network that are not positively homogeneous, i.e. for which
+f(λx) = λ^k f(x) does not hold for every λ > 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import prod
 
 from equipoise.errors import EquipoiseError
-from equipoise.laws.discover import SearchResult, search
 from equipoise.laws.probe import Probe
+from equipoise.laws.progress import Progress
+from equipoise.laws.search import SearchResult, search
 from equipoise.laws.slot import Slot
 from equipoise.laws.trace import PRODUCT_FUNCTIONS, FunctionCall, Trace
 
@@ -48,12 +50,13 @@ class MissingLaw:
         return f"{', '.join(map(str, self.weights))}   ({count}): {self.cause}"
 
 
-def missing_laws(probe: Probe, result: SearchResult) -> list[MissingLaw]:
+def missing_laws(probe: Probe, result: SearchResult, progress: Progress) -> list[MissingLaw]:
     """Find the weights whose output neurons are hidden but not covered by a law, and determine the cause.
 
     Args:
         probe: Probe of the network.
         result: Result of the search on this probe.
+        progress: Display of the progress.
 
     Returns:
         One entry per group of weights, in the order in which the forward pass uses them.
@@ -64,7 +67,7 @@ def missing_laws(probe: Probe, result: SearchResult) -> list[MissingLaw]:
     candidates = _ablation_candidates(trace)
     joint = tuple(function for function in candidates if function not in SOFTMAX_FUNCTIONS)
     ablations = [(function,) for function in candidates] + ([joint] if len(joint) > 1 else [])
-    groups_after_ablation = cache(lambda functions: _groups_after_ablation(probe, functions))
+    groups_after_ablation = cache(lambda functions: _groups_after_ablation(probe, functions, progress))
     missing: list[MissingLaw] = []
     for functions in ablations:
         for slot in list(uncovered):
@@ -102,11 +105,11 @@ def _output_slots(probe: Probe, calls: list[FunctionCall]) -> list[Slot]:
     return list(slots.values())
 
 
-def _groups_after_ablation(probe: Probe, functions: Functions) -> list[SlotGroup]:
+def _groups_after_ablation(probe: Probe, functions: Functions, progress: Progress) -> list[SlotGroup]:
     """Slots of each law and boundary group after ablation of ``functions``."""
     probe.ablated = frozenset(functions)
     try:
-        result = search(probe)
+        result = search(probe, progress)
     except EquipoiseError:  # the network does not run without these functions
         return []
     finally:
@@ -136,22 +139,54 @@ def _minimal_ablation(
 
 def _ablation_cause(functions: Functions, group: SlotGroup, trace: Trace) -> str:
     """Describe why the ablated functions prevent the law of ``group``."""
-    quadratic = {call.function for call in trace.calls + trace.modules if call.degree == 2}
     normalisations = [name for name in functions if "norm" in name.lower()]
-    others = [name for name in functions if name not in normalisations and name not in quadratic]
-    causes = [f"{name} is homogeneous of degree 2, not 1" for name in functions if name in quadratic]
-    if others:
-        causes.append(f"{' and '.join(others)} {'is' if len(others) == 1 else 'are'} not positively homogeneous")
+    causes = _homogeneity_causes([name for name in functions if name not in normalisations], trace)
     if normalisations:
-        causes.append(f"a normalisation ({', '.join(normalisations)}) cancels any rescaling before it")
+        approximately = _approximately(normalisations, trace)
+        cause = f"a normalisation ({', '.join(normalisations)}) cancels any rescaling before it"
+        causes.append(f"{cause},{approximately}" if approximately else cause)
     boundary = [slot.name.strip("()") for slot in group if slot.name.startswith("(")]
     if boundary:
         causes.append(f"identity skips tie the neurons to the network's {' and '.join(boundary)}")
     return ", and ".join(causes)
 
 
+def _homogeneity_causes(functions: Sequence[str], trace: Trace) -> list[str]:
+    """State that functions are not positively homogeneous, or only up to ε."""
+    approximate = [name for name in functions if _epsilon(name, trace)]
+    others = [name for name in functions if name not in approximate]
+    causes = []
+    for names, property_ in ((others, "not positively homogeneous"), (approximate, "positively homogeneous only")):
+        if names:
+            listed = " and ".join(_display_name(name, trace) for name in names)
+            causes.append(f"{listed} {'is' if len(names) == 1 else 'are'} {property_}{_approximately(names, trace)}")
+    return causes
+
+
+def _approximately(functions: Sequence[str], trace: Trace) -> str:
+    epsilon = max((_epsilon(name, trace) for name in functions), default=0.0)
+    return f" approximately, up to ε = {epsilon:.0e}".replace("e-0", "e-") if epsilon else ""
+
+
+def _epsilon(function: str, trace: Trace) -> float:
+    return max((call.epsilon for call in trace.calls + trace.modules if call.function == function), default=0.0)
+
+
+def _display_name(function: str, trace: Trace) -> str:
+    """Name of a function, preceded by the module that calls it if the name differs: ReLU6 (hardtanh)."""
+    name = function.lstrip("_")
+    modules = {call.activation for call in trace.calls if call.function == function}
+    module = modules.pop() if len(modules) == 1 else ""
+    return name if module.lower() in ("", name) else f"{module} ({name})"
+
+
 def _observed_cause(slot: Slot, trace: Trace, probe: Probe) -> str:
-    """Describe a cause that ablation cannot show: squared features, shared weights or frozen parameters."""
+    """Describe a cause that ablation cannot show: an ε, squared features, shared weights or frozen parameters."""
+    approximate = dict.fromkeys(
+        call.function for call in trace.calls if call.epsilon and call.breaks_laws and slot.name in call.producers
+    )
+    if approximate:
+        return ", and ".join(_homogeneity_causes(list(approximate), trace))
     squaring = next((index for index, call in enumerate(trace.calls) if slot.name in call.squared_weights), None)
     if squaring is not None:
         is_attention = any(call.function in ("exp", "softmax") for call in trace.calls[squaring:])

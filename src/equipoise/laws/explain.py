@@ -12,9 +12,10 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from equipoise.laws.causes import MissingLaw, missing_laws
-from equipoise.laws.discover import search
 from equipoise.laws.law import Law
 from equipoise.laws.probe import Probe
+from equipoise.laws.progress import Progress
+from equipoise.laws.search import search
 from equipoise.laws.validation import OutputSelector
 
 BAR_WIDTH = 24
@@ -53,6 +54,7 @@ class Explanation:
         balance: Relative imbalance of each law.
         missing: Hidden neurons without a law, with the cause.
         warnings: Parameters that are uninitialised, not finite, or receive no gradient.
+        note: The subgraph that was searched, if the inputs are a large graph.
 
     Example:
         >>> import torch
@@ -78,6 +80,7 @@ class Explanation:
     balance: tuple[LawBalance, ...]
     missing: tuple[MissingLaw, ...]
     warnings: tuple[str, ...]
+    note: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to JSON-serialisable types."""
@@ -87,6 +90,9 @@ class Explanation:
                 {
                     "incoming": [str(slot) for slot in law.incoming],
                     "outgoing": [str(slot) for slot in law.outgoing],
+                    "exponents": [exponent for exponent, _ in law.terms],
+                    "conserved": law.conserved,
+                    "buffers": list(law.buffers),
                     "neurons": law.neurons,
                     "imbalance": law.imbalance().tolist(),
                     "relative_imbalance": {"mean": balance.mean, "worst": balance.worst},
@@ -104,10 +110,13 @@ class Explanation:
                 for missing in self.missing
             ],
             "warnings": list(self.warnings),
+            "note": self.note,
         }
 
     def __str__(self) -> str:
-        return "\n".join([self._headline(), *self._law_lines(), *self._missing_lines(), *self._warning_lines()])
+        note = [_wrap(f"({self.note})")] if self.note else []
+        lines = [self._headline(), *note, *self._law_lines(), *self._missing_lines(), *self._warning_lines()]
+        return "\n".join(lines)
 
     def _headline(self) -> str:
         covered = sum(law.neurons for law in self.laws)
@@ -123,6 +132,10 @@ class Explanation:
             heavier = f"  {balance.heavier} side is larger" if balance.heavier else ""
             note = heavier if law.outgoing else "  scale-free: norm is conserved, nothing to balance"
             yield f"     {balance.bar}  {balance.mean:.1e}  {balance.worst:.1e}{note}"
+            if max(law.exponents) > 1:
+                yield _wrap(f"     exponents other than ±1: gradient flow conserves {law.conserved}")
+            if law.buffers:
+                yield _wrap(f"     only for the current value of {', '.join(law.buffers)}")
 
     def _missing_lines(self) -> Iterable[str]:
         if self.missing:
@@ -137,17 +150,20 @@ class Explanation:
             yield _wrap(f"  !  {warning}")
 
 
-def explain(model: nn.Module, *inputs: Any, output: OutputSelector | None = None, **kwargs: Any) -> Explanation:
+def explain(
+    model: nn.Module, *inputs: Any, output: OutputSelector | None = None, sample: bool = True, **kwargs: Any
+) -> Explanation:
     """Report which neurons of a model have a law, how balanced each law is, and why other neurons have none.
 
     The cause of a missing law is found by ablation: a function is the cause if the law appears once the function is
-    replaced by the identity. The model does not change. A model with lazy parameters is not run; the result only
-    contains a warning.
+    replaced by the identity. The model does not change. Lazy parameters are initialised on a copy; the imbalance is
+    that of the copy.
 
     Args:
         model: Any network.
-        inputs: Positional arguments of the model.
+        inputs: Positional arguments of the model, as for :func:`~equipoise.discover`.
         output: Function that selects the tensor to differentiate if the model does not return a single tensor.
+        sample: Whether to search on a subgraph of a large graph.
         kwargs: Keyword arguments of the model.
 
     Returns:
@@ -166,16 +182,18 @@ def explain(model: nn.Module, *inputs: Any, output: OutputSelector | None = None
         >>> eq.explain(mlp, torch.randn(5, 3)).missing[0].cause
         'tanh is not positively homogeneous'
     """
-    name = type(model).__name__
-    lazy = [n for n, p in model.named_parameters() if is_lazy(p)] if isinstance(model, nn.Module) else []
-    if lazy:
-        warning = f"uninitialised lazy parameters: {', '.join(lazy)}; run the model once on its inputs first"
-        return Explanation(name, (), (), (), (warning,))
-    probe = Probe(model, inputs, kwargs, output)
-    result = search(probe)
-    missing = missing_laws(probe, result)
-    balance = tuple(_balance(law) for law in result.laws)
-    return Explanation(name, tuple(result.laws), balance, tuple(missing), tuple(_warnings(model, probe)))
+    with torch.inference_mode(False), torch.enable_grad(), Progress("explain") as progress:
+        probe = Probe(model, inputs, kwargs, output, sample)
+        result = search(probe, progress)
+        missing = missing_laws(probe, result, progress)
+        warnings = tuple(_warnings(model, probe))
+    if any(is_lazy(parameter) for parameter in model.parameters()):
+        probe.load(probe.own)
+        balance = tuple(_balance(law.bind(probe.copy)) for law in result.laws)
+    else:
+        balance = tuple(_balance(law) for law in result.laws)
+    note = str(probe.subgraph or "")
+    return Explanation(type(model).__name__, tuple(result.laws), balance, tuple(missing), warnings, note)
 
 
 def _balance(law: Law) -> LawBalance:
@@ -190,10 +208,13 @@ def _balance(law: Law) -> LawBalance:
 
 
 def _warnings(model: nn.Module, probe: Probe) -> Iterable[str]:
-    not_finite = [name for name, p in model.named_parameters() if not bool(torch.isfinite(p).all())]
+    lazy = [name for name, parameter in model.named_parameters() if is_lazy(parameter)]
+    if lazy:
+        yield f"uninitialised lazy parameters: {', '.join(lazy)}; run the model once before you use its laws"
+    not_finite = [name for name, p in probe.own.items() if not bool(torch.isfinite(p).all())]
     if not_finite:
         yield f"not finite (NaN or infinite): {', '.join(not_finite)}"
-    products = probe.gradient_products()
+    products = probe.gradient_products()[0]
     sizes = {name: float(products[name].abs().max()) if name in products else 0.0 for name in probe.parameters}
     largest = max(sizes.values())
     without_gradient = [name for name, size in sizes.items() if size <= ZERO_GRADIENT_TOLERANCE * largest]

@@ -10,18 +10,16 @@ and that one step of plain gradient descent with learning rate γ and weight dec
 
     c(t+1) = (1−γμ)² c(t) − 2γ(1−γμ) δ(t) + γ² (Σ_in ‖∇θ‖² − Σ_out ‖∇θ‖²)
 
-:func:`telescope` sums the laws of consecutive layers over neurons and layers. Where the outgoing weights of one law are
-the incoming weights of the next, both sums run over all entries of the same tensor and cancel. For L attention layers
+Where a function of degree other than 1 lies in between, slot k is multiplied by λ^n_k with other exponents than ±1. For
+B ReLU(A h)², rows of A scale with λ and columns of B with λ⁻². Every sum above then has the weights |n_k|:
 
-    Σ⟨W¹,∇W¹⟩ − Σ_l Σ⟨a^l,∇a^l⟩ = Σ⟨W^L,∇W^L⟩
-
-remains: the attention gradients of all layers share a budget that the first and the last layer set.
+    δ_i = Σ_k n_k ⟨θ_k, ∇θ_k⟩ = 0,     c_i = Σ_k n_k ‖θ_k‖²
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
 from typing import Literal
@@ -29,7 +27,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from equipoise.errors import ChoiceError, LawError
+from equipoise.errors import ChoiceError, ExpiredLawError, LawError
 from equipoise.laws.slot import Slot
 
 Granularity = Literal["neuron", "layer"]
@@ -39,16 +37,20 @@ Granularity = Literal["neuron", "layer"]
 class Law:
     """A rescaling that leaves the network's function unchanged, one factor λ_i > 0 per neuron.
 
-    Incoming slots are multiplied by λ_i, outgoing slots by 1/λ_i. ``outgoing`` is empty if the incoming weights are
-    scale-free on their own (e.g. the direction of a weight normalisation): their norm is conserved, and there is
-    nothing to balance it against.
+    Incoming slots are multiplied by λ_i, outgoing slots by 1/λ_i, or by powers of it: see ``exponents``. ``outgoing``
+    is empty if the incoming weights are scale-free on their own (e.g. the direction of a weight normalisation): their
+    norm is conserved, and there is nothing to balance it against.
 
     Args:
         incoming: Slots that scale with λ; at least one.
         outgoing: Slots that scale with 1/λ.
+        exponents: Size |n| of the exponent of every slot, incoming slots first; by default all are 1.
+        buffers: Buffers on whose values the law rests, by name, with these values. In evaluation mode a batch norm with
+            a running mean of 0 lets pass a rescaling that it no longer does once the mean has changed.
 
     Raises:
-        LawError: There is no incoming slot, or the slots differ in their number of neurons.
+        LawError: There is no incoming slot, the slots differ in their number of neurons, or ``exponents`` are not
+            positive, one per slot.
 
     Example:
         >>> import torch
@@ -75,6 +77,8 @@ class Law:
 
     incoming: tuple[Slot, ...]
     outgoing: tuple[Slot, ...]
+    exponents: tuple[int, ...] = ()
+    buffers: Mapping[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.incoming:
@@ -86,6 +90,14 @@ class Law:
                 "the slots of a law must have the same number of neurons",
                 where=listed,
                 remedy="pass slots with equal neurons=",
+            )
+        if not self.exponents:
+            object.__setattr__(self, "exponents", (1,) * len(self.slots))
+        if len(self.exponents) != len(self.slots) or min(self.exponents) < 1:
+            raise LawError(
+                f"expected {len(self.slots)} positive exponents, got {self.exponents}",
+                where=", ".join(map(str, self.slots)),
+                remedy="pass the size of the exponent of every slot, incoming slots first",
             )
 
     @property
@@ -100,31 +112,32 @@ class Law:
 
     @property
     def terms(self) -> Iterator[tuple[int, Slot]]:
-        """Every slot with its sign: +1 for incoming, −1 for outgoing."""
-        yield from ((+1, slot) for slot in self.incoming)
-        yield from ((-1, slot) for slot in self.outgoing)
+        """Every slot with its exponent n: positive for incoming, negative for outgoing."""
+        signs = [1] * len(self.incoming) + [-1] * len(self.outgoing)
+        for sign, exponent, slot in zip(signs, self.exponents, self.slots, strict=True):
+            yield sign * exponent, slot
 
     def norms(self) -> tuple[Tensor, Tensor]:
-        """Σ_in ‖θ‖² and Σ_out ‖θ‖², one entry per neuron."""
-        incoming = _add_tensors(slot.squared_norm() for slot in self.incoming)
-        if not self.outgoing:
-            return incoming, incoming.new_zeros(self.neurons)
-        return incoming, _add_tensors(slot.squared_norm() for slot in self.outgoing)
+        """Σ_in n ‖θ‖² and Σ_out |n| ‖θ‖², one entry per neuron."""
+        weighted = [abs(exponent) * slot.squared_norm() for exponent, slot in self.terms]
+        incoming = _add_tensors(weighted[: len(self.incoming)])
+        outgoing = weighted[len(self.incoming) :]
+        return incoming, _add_tensors(outgoing) if outgoing else torch.zeros_like(incoming)
 
     def imbalance(self) -> Tensor:
-        """c = Σ_in ‖θ‖² − Σ_out ‖θ‖², one entry per neuron."""
+        """c = Σ_k n_k ‖θ_k‖² = Σ_in ‖θ‖² − Σ_out ‖θ‖² if all exponents are ±1, one entry per neuron."""
         incoming, outgoing = self.norms()
         return incoming - outgoing
 
     def relative_imbalance(self) -> Tensor:
-        """c / (Σ_in ‖θ‖² + Σ_out ‖θ‖²) in [−1, 1]: 0 if balanced, ±1 if one side is zero, 0 if both are."""
+        """c relative to the sum of both :meth:`norms`, in [−1, 1]: 0 if balanced, ±1 if one side is zero, 0 if both."""
         incoming, outgoing = self.norms()
         both = incoming + outgoing
         return torch.where(both > 0, (incoming - outgoing) / both.clamp_min(torch.finfo(both.dtype).tiny), both)
 
     def residual(self) -> Tensor:
-        """δ = Σ_in ⟨θ,∇θ⟩ − Σ_out ⟨θ,∇θ⟩ after a backward pass: zero up to rounding if the law holds."""
-        return _add_tensors(sign * slot.gradient_product() for sign, slot in self.terms)
+        """δ = Σ_k n_k ⟨θ_k,∇θ_k⟩ after a backward pass: zero up to rounding if the law holds."""
+        return _add_tensors(exponent * slot.gradient_product() for exponent, slot in self.terms)
 
     def predicted_drift(self, lr: float, weight_decay: float = 0.0) -> Tensor:
         """Predict c(t+1) − c(t) for the next step of plain gradient descent.
@@ -140,18 +153,19 @@ class Law:
             The change of the imbalance, one entry per neuron.
         """
         decay = 1.0 - lr * weight_decay
-        gradients = _add_tensors(sign * slot.squared_gradient() for sign, slot in self.terms)
+        gradients = _add_tensors(exponent * slot.squared_gradient() for exponent, slot in self.terms)
         return (decay**2 - 1.0) * self.imbalance() - 2.0 * lr * decay * self.residual() + lr**2 * gradients
 
     @torch.no_grad()
     def rescale_(self, factors: Tensor) -> None:
-        """Multiply incoming weights by λ_i and outgoing weights by 1/λ_i, in place.
+        """Multiply every slot by λ_i to the power of its exponent, in place: incoming by λ_i, outgoing by 1/λ_i.
 
         Args:
             factors: λ > 0, one entry per neuron.
 
         Raises:
-            LawError: ``factors`` has the wrong shape or an entry that is not positive.
+            LawError: ``factors`` has the wrong shape or an entry that is not positive, or the law is no longer valid
+                (:class:`~equipoise.errors.ExpiredLawError`).
         """
         if factors.shape != (self.neurons,) or not bool((factors > 0).all()):
             raise LawError(
@@ -159,24 +173,55 @@ class Law:
                 where=str(self),
                 remedy="pass one λ > 0 per neuron of the law",
             )
+        self.check_current()
         parameters = [slot.parameter for slot in self.slots]  # raises before any parameter is modified
-        for (sign, slot), parameter in zip(self.terms, parameters, strict=True):
-            parameter.mul_(slot.broadcast(factors.to(parameter) ** sign, fill_value=1.0))
+        for (exponent, slot), parameter in zip(self.terms, parameters, strict=True):
+            values = factors.to(parameter.device, parameter.real.dtype) ** exponent
+            parameter.mul_(slot.broadcast(values, fill_value=1.0))
+
+    def check_current(self) -> None:
+        """Check that the buffers on which the law rests have not changed since it was found.
+
+        Raises:
+            ExpiredLawError: A buffer has another value, or is missing.
+        """
+        current = dict(self.incoming[0].model.named_buffers()) if self.buffers else {}
+        for name, value in self.buffers.items():
+            buffer = current.get(name)
+            if buffer is None or buffer.shape != value.shape or not torch.equal(buffer.to(value), value):
+                raise ExpiredLawError(
+                    f"the law holds only for the value that the buffer {name} had when the law was found",
+                    where=str(self),
+                    remedy="run discover again on the model as it is now",
+                )
 
     def bind(self, model: nn.Module) -> Law:
         """Return the same law of another model with the same architecture, e.g. a copy or a reloaded checkpoint."""
-        return Law(tuple(slot.bind(model) for slot in self.incoming), tuple(slot.bind(model) for slot in self.outgoing))
+        incoming, outgoing = (tuple(slot.bind(model) for slot in side) for side in (self.incoming, self.outgoing))
+        return Law(incoming, outgoing, self.exponents, self.buffers)
+
+    @property
+    def conserved(self) -> str:
+        """The quantity that gradient flow conserves, c_i = Σ_k n_k ‖θ_k‖², as text."""
+        terms = [(exponent, f"‖{slot}‖²") for exponent, slot in self.terms]
+        text = "".join(
+            f" {'+' if exponent > 0 else '−'} {'' if abs(exponent) == 1 else f'{abs(exponent)} '}{norm}"
+            for exponent, norm in terms
+        )
+        return text.removeprefix(" + ")
 
     def __str__(self) -> str:
-        left = " + ".join(map(str, self.incoming))
-        right = " + ".join(map(str, self.outgoing)) or "0"
-        return f"{left} = {right}   ({self.neurons} neuron{'s' if self.neurons > 1 else ''})"
+        texts = [str(slot) if n in (-1, 1) else f"{abs(n)} × {slot}" for n, slot in self.terms]
+        left, right = texts[: len(self.incoming)], texts[len(self.incoming) :]
+        count = f"{self.neurons} neuron{'s' if self.neurons > 1 else ''}"
+        return f"{' + '.join(left)} = {' + '.join(right) or '0'}   ({count})"
 
 
 def imbalance(laws: Iterable[Law], per: Granularity = "neuron") -> list[Tensor]:
     """Compute the imbalance c = Σ_in ‖θ‖² − Σ_out ‖θ‖² of every law.
 
-    Gradient flow conserves c. At finite learning rates :meth:`Law.predicted_drift` gives its exact change.
+    Terms of a law with exponents n other than ±1 have the weight |n|. Gradient flow conserves c. At finite learning
+    rates :meth:`Law.predicted_drift` gives its exact change.
 
     Args:
         laws: Laws as returned by :func:`~equipoise.discover`.
@@ -204,7 +249,8 @@ def imbalance(laws: Iterable[Law], per: Granularity = "neuron") -> list[Tensor]:
 def residual(laws: Iterable[Law], per: Granularity = "neuron") -> list[Tensor]:
     """Compute the residual δ = Σ_in ⟨θ,∇θ⟩ − Σ_out ⟨θ,∇θ⟩ of every law after a backward pass.
 
-    δ is zero up to rounding for any loss and any optimizer if the law holds.
+    δ is zero up to rounding for any loss and any optimizer if the law holds. Terms of a law with exponents n other than
+    ±1 have the weight |n|.
 
     Args:
         laws: Laws as returned by :func:`~equipoise.discover`.
@@ -243,116 +289,6 @@ def check_laws(laws: object) -> list[Law]:
             remedy="pass the result of discover(model, *inputs); put a single law into a list: [law]",
         )
     return checked
-
-
-@dataclass(frozen=True)
-class Telescope:
-    """A chain of laws summed over neurons and layers; weights shared by consecutive laws cancel.
-
-    For L attention layers the remaining identity is Σ⟨W¹,∇W¹⟩ − Σ_l Σ⟨a^l,∇a^l⟩ = Σ⟨W^L,∇W^L⟩. Since the number of
-    attention terms grows with depth while the two ends stay, it bounds the gradients of deep attention networks.
-    Build it with :func:`~equipoise.telescope`.
-
-    Args:
-        incoming: Slots on the left-hand side, summed over all their entries.
-        outgoing: Slots on the right-hand side, summed over all their entries.
-
-    Example:
-        >>> import torch
-        >>> from torch import nn
-        >>> import equipoise as eq
-        >>> mlp = nn.Sequential(
-        ...     nn.Linear(3, 4, bias=False), nn.ReLU(), nn.Linear(4, 5, bias=False), nn.ReLU(), nn.Linear(5, 2)
-        ... ).double()
-        >>> x = torch.randn(6, 3, dtype=torch.float64)
-        >>> identity = eq.telescope(eq.discover(mlp, x))
-        >>> isinstance(identity, eq.Telescope)
-        True
-        >>> print(identity)
-        Σ 0.weight[i,:] = Σ 4.weight[:,i]
-        >>> mlp(x).square().mean().backward()
-        >>> bool(identity.residual().abs() < 1e-12)
-        True
-    """
-
-    incoming: tuple[Slot, ...]
-    outgoing: tuple[Slot, ...]
-
-    def imbalance(self) -> Tensor:
-        """Σ_in ‖θ‖² − Σ_out ‖θ‖²: constant under gradient flow."""
-        return self._signed_sum(Slot.squared_norm)
-
-    def residual(self) -> Tensor:
-        """Σ_in ⟨θ,∇θ⟩ − Σ_out ⟨θ,∇θ⟩ after a backward pass: zero up to rounding if every law of the chain holds."""
-        return self._signed_sum(Slot.gradient_product)
-
-    def _signed_sum(self, quantity: Callable[[Slot], Tensor]) -> Tensor:
-        incoming = [quantity(slot).sum() for slot in self.incoming]
-        return _add_tensors(incoming + [-quantity(slot).sum() for slot in self.outgoing])
-
-    def __str__(self) -> str:
-        left, right = (" + ".join(f"Σ {slot}" for slot in side) or "0" for side in (self.incoming, self.outgoing))
-        return f"{left} = {right}"
-
-
-def telescope(laws: Sequence[Law]) -> Telescope:
-    """Sum the laws of consecutive layers into one identity between the first and the last layer.
-
-    If the outgoing weights of one law are the incoming weights of the next, both sums over neurons run over all entries
-    of the same tensor and cancel. The residual of the result checks the whole chain with one number.
-
-    Args:
-        laws: Laws of consecutive layers, in order, as returned by :func:`~equipoise.discover`.
-
-    Returns:
-        The slots that do not cancel.
-
-    Raises:
-        LawError: ``laws`` is empty or not a list of laws, or consecutive laws share no weights.
-
-    Example:
-        >>> import torch
-        >>> from torch import nn
-        >>> import equipoise as eq
-        >>> mlp = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))
-        >>> print(eq.telescope(eq.discover(mlp, torch.randn(6, 3))))
-        Σ 0.weight[i,:] + Σ 0.bias[i] + Σ 2.bias[i] = Σ 4.weight[:,i]
-    """
-    laws = check_laws(laws)
-    if not laws:
-        raise LawError("no laws to telescope", remedy="pass the laws of consecutive layers, as discover returns them")
-    incoming: list[Slot] = []
-    outgoing: list[Slot] = []
-    for number, law in enumerate(laws):
-        law_incoming, remaining = _cancel(list(law.incoming), outgoing)
-        if number and len(remaining) == len(outgoing):
-            raise LawError(
-                "the laws do not form a chain: consecutive laws share no weights",
-                where=f"between law {number - 1} and law {number}: {law}",
-                remedy="pass the laws of consecutive layers, in order",
-            )
-        law_incoming, law_outgoing = _cancel(law_incoming, list(law.outgoing))
-        incoming, outgoing = incoming + law_incoming, remaining + law_outgoing
-    return Telescope(tuple(incoming), tuple(outgoing))
-
-
-def _cancel(incoming: list[Slot], outgoing: list[Slot]) -> tuple[list[Slot], list[Slot]]:
-    """Remove pairs of slots that sum over the same entries of the same parameter."""
-    uncancelled, remaining = [], list(outgoing)
-    for slot in incoming:
-        match = next((other for other in remaining if _same_entries(slot, other)), None)
-        if match is None:
-            uncancelled.append(slot)
-        else:
-            remaining.remove(match)
-    return uncancelled, remaining
-
-
-def _same_entries(one: Slot, other: Slot) -> bool:
-    if one.name != other.name or one.model is not other.model:
-        return False
-    cover_parameter = one.neurons == one.length and other.neurons == other.length
-    return cover_parameter or one == other
 
 
 def _add_tensors(tensors: Iterable[Tensor]) -> Tensor:

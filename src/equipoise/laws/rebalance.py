@@ -23,7 +23,8 @@ from equipoise.errors import BalanceError, LawError, OptimizerError
 from equipoise.laws.law import Law, check_laws
 from equipoise.laws.slot import Slot
 
-TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6}  # maximum relative imbalance, by dtype of the parameters
+# Maximum relative imbalance, by dtype of the parameters:
+TOLERANCE = {torch.float64: 1e-12, torch.complex128: 1e-12, torch.float32: 1e-6, torch.complex64: 1e-6}
 LOW_PRECISION_TOLERANCE = 1e-2  # for all other dtypes
 MAX_NEWTON_STEPS = 100
 # Gradients scale by 1/λ where parameters scale by λ. The exponent of λ for every entry of the optimizer's state:
@@ -70,6 +71,8 @@ def rebalance_(laws: Sequence[Law], optimizer: Optimizer | None = None) -> float
     laws = [law for law in check_laws(laws) if law.outgoing]
     if not laws:
         return 0.0
+    for law in laws:
+        law.check_current()
     _check_norms(laws)
     parameters = {id(slot.parameter): slot.parameter for law in laws for slot in law.slots}
     state_exponents = _state_exponents(optimizer, parameters, laws)
@@ -108,7 +111,7 @@ class _NormObjective:
             law_range = slice(start, start := start + law.neurons)
             for sign, slot in law.terms:
                 parameter = slot.parameter
-                squares[id(parameter)] = parameter.detach().double().cpu().square().contiguous().flatten()
+                squares[id(parameter)] = parameter.detach().abs().double().cpu().square().contiguous().flatten()
                 terms.append((id(parameter), law_range, sign, slot))
         return cls(squares, terms, start)
 
@@ -116,14 +119,14 @@ class _NormObjective:
         """A(u): logarithm of the factor of every entry."""
         log_factors = {key: torch.zeros_like(square) for key, square in self.squares.items()}
         for key, law_range, sign, slot in self.terms:
-            slot.entries(log_factors[key]).add_(u[law_range, None], alpha=sign)
+            slot.entries(log_factors[key]).add_(u[law_range].reshape(slot.groups, 1, -1, 1), alpha=sign)
         return log_factors
 
     def sum_per_neuron(self, values: dict[int, Tensor], signed: bool = True) -> Tensor:
         """Sum of incoming entries minus (``signed=False``: plus) outgoing entries: the adjoint of ``log_factors``."""
         sums = torch.zeros(self.neurons, dtype=torch.float64)
         for key, law_range, sign, slot in self.terms:
-            sums[law_range] += (sign if signed else 1) * slot.sum_per_neuron(values[key])
+            sums[law_range] += (sign if signed else abs(sign)) * slot.sum_per_neuron(values[key])
         return sums
 
     def rescaled_squares(self, u: Tensor) -> dict[int, Tensor]:
@@ -260,4 +263,4 @@ def _state_exponents(
 
 
 def _scale_(values: Tensor, factors: Tensor, exponent: int) -> None:
-    values.copy_(values.to(factors) * factors**exponent)
+    values.copy_(values.to(factors.device) * factors**exponent)

@@ -2,7 +2,8 @@
 
 In memory order every parameter is a block of shape ``(outer, length, inner)``. A slot selects the neurons ``start``
 to ``start + neurons - 1`` of the middle axis; reductions run over the two other axes. These integers cover a single
-axis, several flattened axes, a folded axis and a window of an axis:
+axis, several flattened axes, a folded axis and a window of an axis. Where two separate axes number the neurons (the
+groups of a convolution, and the channels within a group), the block is ``(outer, groups, middle, length, inner)``:
 
     =====================================  ===================  ======  =====  =====
     entries of neuron i                    printed as           length  inner  start
@@ -14,15 +15,19 @@ axis, several flattened axes, a folded axis and a window of an axis:
     512 rows folded over 8 averaged heads  ``weight[64h+i,:]``      64     32      0
     second 64 of 128 columns               ``weight[:,64+i]``      128      1     64
     =====================================  ===================  ======  =====  =====
+
+The input channels of ``Conv2d(16, 16, 3, groups=4)``, whose weight has the shape (16, 4, 3, 3), are 4 groups of length
+4 with ``middle=4`` and ``inner=9``, printed as ``weight[4(i//4)+k,i%4,:,:]``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from equipoise.errors import GradientError, LawError
 
@@ -32,7 +37,8 @@ class Slot:
     """The entries of one parameter that belong to each of ``neurons`` neurons.
 
     Viewed as ``(outer, length, inner)``, the parameter's entries ``[:, start + i, :]`` belong to neuron i. A slot
-    stores the parameter's name, not the tensor, so it always refers to the model's current parameter.
+    stores the parameter's name, not the tensor, so it always refers to the model's current parameter. An entry of a
+    complex parameter counts as its real and its imaginary part.
 
     Args:
         model: Module that holds the parameter.
@@ -42,9 +48,11 @@ class Slot:
         inner: Number of consecutive entries per neuron.
         length: Size of the axis that holds the neurons; defaults to ``neurons``.
         start: Index of the first neuron on that axis.
+        groups: Size of a second axis that numbers the neurons, in front of the first.
+        middle: Number of entries between both axes.
 
     Raises:
-        LawError: ``length * inner`` does not divide the number of entries, or the neurons exceed the axis.
+        LawError: The axes do not divide the number of entries, or the neurons exceed them.
 
     Example:
         >>> import torch
@@ -69,17 +77,22 @@ class Slot:
     inner: int = 1
     length: int = 0
     start: int = 0
+    groups: int = 1
+    middle: int = 1
 
     def __post_init__(self) -> None:
         if self.length == 0:
-            object.__setattr__(self, "length", self.neurons)
-        valid = self.neurons >= 1 and self.inner >= 1 and 0 <= self.start <= self.length - self.neurons
-        if not valid or prod(self.shape) % (self.length * self.inner):
+            object.__setattr__(self, "length", self.neurons // max(self.groups, 1))
+        sizes = (self.neurons, self.inner, self.length, self.groups, self.middle)
+        valid = min(sizes) >= 1 and self.neurons % self.groups == 0
+        valid = valid and 0 <= self.start <= self.length - self.neurons // self.groups
+        if not valid or prod(self.shape) % (self.groups * self.middle * self.length * self.inner):
             raise LawError(
-                f"a slot with neurons={self.neurons}, inner={self.inner}, length={self.length}, start={self.start} "
-                f"does not divide a parameter of shape {self.shape}",
+                f"a slot with neurons={self.neurons}, inner={self.inner}, length={self.length}, start={self.start}, "
+                f"groups={self.groups}, middle={self.middle} does not divide a parameter of shape {self.shape}",
                 where=self.name,
-                remedy="length * inner must divide the number of entries, and start + neurons must not exceed length",
+                remedy="groups * middle * length * inner must divide the number of entries, and start + neurons must "
+                "not exceed length",
             )
 
     @property
@@ -93,6 +106,12 @@ class Slot:
                 where=str(self),
                 remedy="the law belongs to another model, or this model has changed: run discover again",
             ) from None
+        if is_lazy(parameter):
+            raise LawError(
+                f"{self.name} is an uninitialised lazy parameter",
+                where=type(self.model).__name__,
+                remedy="run the model once on its inputs first: model(x, edge_index)",
+            )
         if tuple(parameter.shape) != self.shape:
             raise LawError(
                 f"{self.name} has shape {tuple(parameter.shape)}, but the law expects {self.shape}",
@@ -114,24 +133,25 @@ class Slot:
         return gradient.to_dense() if gradient.layout != torch.strided else gradient
 
     def entries(self, values: Tensor) -> Tensor:
-        """View a tensor of the parameter's shape as ``(outer, neurons, inner)``."""
-        return values.reshape(-1, self.length, self.inner)[:, self.start : self.start + self.neurons]
+        """View a tensor of the parameter's shape as ``(outer, groups, middle, neurons per group, inner)``."""
+        block = values.reshape(-1, self.groups, self.middle, self.length, self.inner)
+        return block[:, :, :, self.start : self.start + self.neurons // self.groups]
 
     def sum_per_neuron(self, values: Tensor) -> Tensor:
         """Sum a tensor of the parameter's shape over the entries of each neuron."""
-        return self.entries(values).sum(dim=(0, 2))
+        return self.entries(values).sum(dim=(0, 2, 4)).flatten()
 
     def squared_norm(self) -> Tensor:
         """‖θ_i‖² for every neuron i."""
-        return self.sum_per_neuron(self.parameter.detach().square())
+        return self.sum_per_neuron(inner_products(self.parameter.detach(), self.parameter.detach()))
 
     def gradient_product(self) -> Tensor:
         """⟨θ_i, ∇θ_i⟩ for every neuron i; requires a backward pass."""
-        return self.sum_per_neuron(self.parameter.detach() * self.gradient)
+        return self.sum_per_neuron(inner_products(self.parameter.detach(), self.gradient))
 
     def squared_gradient(self) -> Tensor:
         """‖∇θ_i‖² for every neuron i; requires a backward pass."""
-        return self.sum_per_neuron(self.gradient.square())
+        return self.sum_per_neuron(inner_products(self.gradient, self.gradient))
 
     def broadcast(self, values: Tensor, fill_value: float) -> Tensor:
         """Expand one value per neuron to the parameter's shape: the adjoint of :meth:`sum_per_neuron`.
@@ -144,14 +164,19 @@ class Slot:
             A new tensor of the parameter's shape.
         """
         expanded = values.new_full((prod(self.shape),), fill_value)
-        self.entries(expanded).copy_(values[:, None])
+        self.entries(expanded).copy_(values.reshape(self.groups, 1, -1, 1))
         return expanded.reshape(self.shape)
 
     def bind(self, model: nn.Module) -> Slot:
         """Return the same slot of another model; raises :class:`LawError` if the parameter does not match."""
-        slot = Slot(model, self.name, self.shape, self.neurons, self.inner, self.length, self.start)
+        slot = replace(self, model=model)
         _ = slot.parameter  # checks name and shape
         return slot
+
+    @property
+    def covers_parameter(self) -> bool:
+        """Whether every entry of the parameter belongs to a neuron."""
+        return self.neurons == self.groups * self.length
 
     @property
     def axes(self) -> tuple[int, int]:
@@ -168,6 +193,8 @@ class Slot:
         return min(first, last), last
 
     def __str__(self) -> str:
+        if self.groups > 1:
+            return self._grouped_name()
         if self.neurons == self.length == 1:
             return self.name if prod(self.shape) == 1 else f"{self.name}[:]"
         first, last = self.axes
@@ -180,3 +207,25 @@ class Slot:
         subscripts += ["+".join(index)]
         subscripts += [":" for size in self.shape[last + 1 :] if size > 1]
         return f"{self.name}[{','.join(subscripts)}]"
+
+    def _grouped_name(self) -> str:
+        """Name of a slot whose neuron i is entry i % length of group i // length."""
+        subscripts, stride = [], prod(self.shape)
+        group, position = f"i//{self.length}", f"i%{self.length}"
+        for size in self.shape:
+            stride //= size
+            if stride == self.inner and size == self.length:
+                subscripts.append(position)
+            elif stride <= self.inner * self.length * self.middle < stride * size:
+                block = self.inner * self.length * self.middle // stride
+                subscripts.append(group if block == 1 else f"{block}({group})+k")
+            elif size > 1:
+                subscripts.append(":")
+        return f"{self.name}[{','.join(subscripts)}]"
+
+
+def inner_products(one: Tensor, other: Tensor) -> Tensor:
+    """Entrywise products, real also for complex tensors: Re(conj(a) b), the product of two pairs of real numbers."""
+    if one.is_complex():
+        return one.real * other.real + one.imag * other.imag
+    return one * other

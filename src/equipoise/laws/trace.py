@@ -6,6 +6,7 @@ floating-point tensor that is not a parameter; its *producers* are the weights t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,6 +31,10 @@ PRODUCT_FUNCTIONS = {
     "square",
 }
 COEFFICIENT_FUNCTIONS = {"exp", "softmax", "sigmoid"}  # their results are coefficients, not features
+CONCATENATIONS = {"cat", "concat", "concatenate", "hstack"}
+SPLITS = {"split", "chunk", "tensor_split", "split_with_sizes", "unsafe_chunk", "unsafe_split"}
+SCALES = (2.0, 1e4, 1e-4)  # factors at which homogeneity is tested; clipped functions and an ε pass at 2 alone
+MAX_EPSILON = 1e-2  # a smaller constant among the arguments of a function is an ε
 
 
 @dataclass(frozen=True)
@@ -39,21 +44,31 @@ class FunctionCall:
     Attributes:
         function: Name of the function, or class name of the submodule.
         reads: Parameters among the arguments, each with its position.
-        degree: Degree k of homogeneity, f(2x) = 2^k f(x); None if k is not 0, 1 or 2, or was not tested.
+        degree: Degree k of homogeneity, f(λx) = λ^k f(x); None if there is none, or it was not tested.
+        epsilon: Constant up to which alone the function is homogeneous (the ε of a normalisation); 0 if there is none.
         preserves_shape: Whether the call maps one feature tensor to another of the same shape.
         squared_weights: Weights whose features the call multiplies with themselves.
+        producers: Weights whose features the call reads.
+        activation: Class name of the activation module of PyTorch that makes the call, if any.
     """
 
     function: str
     reads: tuple[tuple[str, int], ...] = ()
-    degree: int | None = None
+    degree: float | None = None
+    epsilon: float = 0.0
     preserves_shape: bool = False
     squared_weights: frozenset[str] = frozenset()
+    producers: frozenset[str] = frozenset()
+    activation: str = ""
 
     @property
     def breaks_laws(self) -> bool:
-        """Whether no law passes through: not of degree 1, and no parameter could absorb the rescaling."""
-        return self.preserves_shape and (self.degree == 0 if self.reads else self.degree != 1)
+        """Whether no law passes through: not homogeneous of a positive degree, or only up to ε.
+
+        A call that reads parameters is excepted unless its degree is 0, since they may absorb the rescaling.
+        """
+        inexact = self.degree == 0 or (not self.reads and (self.degree is None or self.epsilon > 0))
+        return self.preserves_shape and inexact
 
 
 class Trace(TorchFunctionMode):
@@ -65,6 +80,7 @@ class Trace(TorchFunctionMode):
 
     Attributes:
         calls: Function calls, in order.
+        blocks: Blocks of concatenations and slices: length of the axis, start, size.
         modules: Calls of shape-preserving submodules; see :meth:`forward_hook`.
         output_weights: Producers of the network's output.
     """
@@ -72,6 +88,7 @@ class Trace(TorchFunctionMode):
     def __init__(self, parameters: Mapping[str, Tensor], test_homogeneity: bool = False) -> None:
         super().__init__()
         self.calls: list[FunctionCall] = []
+        self.blocks: set[tuple[int, int, int]] = set()
         self.modules: list[FunctionCall] = []
         self.test_homogeneity = test_homogeneity
         self.output_weights: frozenset[str] = frozenset()
@@ -79,6 +96,7 @@ class Trace(TorchFunctionMode):
         self._weights = {name for name, p in parameters.items() if sum(size > 1 for size in p.shape) > 1}
         self._producers: dict[int, frozenset[str]] = {}  # by id of the feature tensor
         self._rng_states: dict[int, Tensor] = {}  # by id of the module
+        self._activation = ""
         self._repeating = False  # True while a call is repeated with doubled features
         self._references: list[Tensor] = []  # keeps tensors alive, so that their ids stay unique
 
@@ -89,19 +107,24 @@ class Trace(TorchFunctionMode):
         if self._repeating:
             return func(*args, **kwargs)
         call = FunctionCall(getattr(func, "__name__", str(func)), tuple(self._reads(args, kwargs)))
-        doubled = self._call_with_doubled_features(func, args, kwargs) if self.test_homogeneity else None
+        scaled = self._call_at_scales(func, args, kwargs) if self.test_homogeneity else []
         features = self._features((args, kwargs))
         producers = [self.producers(feature) for feature in features]
         shape = features[0].shape if features else None
         result = func(*args, **kwargs)
         if not any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in tree_leaves(result)):
             return result  # shapes, dtypes, indices
+        self.blocks |= _blocks(call.function, args, kwargs, result)
         if self.test_homogeneity and isinstance(result, Tensor):
+            degree, exact = homogeneity_degree(scaled, result)
             call = replace(
                 call,
-                degree=homogeneity_degree(doubled, result),
-                preserves_shape=doubled is not None and len(features) == 1 and result.shape == shape,
+                degree=degree,
+                epsilon=0.0 if exact else _epsilon((args, kwargs)),
+                preserves_shape=bool(scaled) and len(features) == 1 and result.shape == shape,
                 squared_weights=_squared_weights(call.function, producers),
+                producers=frozenset().union(*producers),
+                activation=self._activation,
             )
             weights = frozenset(name for name, _ in call.reads if name in self._weights)
             inherited = frozenset() if call.function in COEFFICIENT_FUNCTIONS else frozenset().union(*producers)
@@ -112,19 +135,23 @@ class Trace(TorchFunctionMode):
 
     def forward_pre_hook(self, module: nn.Module, _: tuple[Any, ...]) -> None:
         """Save the random state, so that :meth:`forward_hook` can repeat the call with the same random numbers."""
+        is_activation = type(module).__module__ == "torch.nn.modules.activation"
+        self._activation = type(module).__name__ if is_activation else ""
         self._rng_states[id(module)] = torch.get_rng_state()
 
     def forward_hook(self, module: nn.Module, args: tuple[Any, ...], result: Any) -> None:
         """Record a submodule that maps its first argument to a tensor of the same shape."""
+        self._activation = ""
         feature = args[0] if args else None
         if isinstance(feature, Tensor) and isinstance(result, Tensor) and feature.shape == result.shape:
             rng_state = torch.get_rng_state()
             torch.set_rng_state(self._rng_states[id(module)])
-            doubled = self._call_with_doubled_features(module.forward, args, {})
+            scaled = self._call_at_scales(module.forward, args, {})
             torch.set_rng_state(rng_state)
             reads = tuple((name, 0) for name in map(self._names.get, map(id, module.parameters())) if name)
-            degree = homogeneity_degree(doubled, result)
-            self.modules.append(FunctionCall(type(module).__name__, reads, degree, preserves_shape=True))
+            degree, exact = homogeneity_degree(scaled, result)
+            epsilon = 0.0 if exact else _epsilon(vars(module).get("eps"))
+            self.modules.append(FunctionCall(type(module).__name__, reads, degree, epsilon, preserves_shape=True))
 
     def producers(self, tensor: Tensor) -> frozenset[str]:
         """Weights of which ``tensor`` is a feature: applied to it, with no other weight applied since."""
@@ -156,26 +183,30 @@ class Trace(TorchFunctionMode):
             isinstance(leaf, Tensor) and leaf.requires_grad and leaf.is_floating_point() and id(leaf) not in self._names
         )
 
-    def _call_with_doubled_features(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Tensor | None:
-        """Repeat a call with doubled features and the same random numbers; None if that is not possible."""
+    def _call_at_scales(self, func: Callable[..., Any], args: Any, kwargs: Any) -> list[Tensor]:
+        """Repeat a call with its features times each of ``SCALES``, with the same random numbers; [] if impossible."""
         name = getattr(func, "__name__", "")
         in_place = name.endswith("_") and not name.endswith("__")
         if not self._features((args, kwargs)) or (in_place and not self._is_feature(args[0])):
-            return None  # an in-place scatter into a buffer would write twice
+            return []  # an in-place scatter into a buffer would write twice
         rng_state = torch.get_rng_state()
         self._repeating = True
+        results = []
         try:
-            with torch.no_grad():
-                args, kwargs = tree_map(
-                    lambda leaf: 2.0 * leaf.detach() if self._is_feature(leaf) else leaf, (args, kwargs)
-                )
-                result = func(*args, **kwargs)
+            for scale in SCALES:
+                torch.set_rng_state(rng_state)
+                with torch.no_grad():
+                    scaled = tree_map(
+                        lambda leaf, scale=scale: scale * leaf.detach() if self._is_feature(leaf) else leaf,
+                        (args, kwargs),
+                    )
+                    results.append(func(*scaled[0], **scaled[1]))
         except Exception:  # some functions only accept their original arguments; their degree stays unknown
-            return None
+            return []
         finally:
             self._repeating = False
             torch.set_rng_state(rng_state)
-        return result if isinstance(result, Tensor) else None
+        return results if all(isinstance(result, Tensor) for result in results) else []
 
 
 class AblateFunctions(TorchFunctionMode):
@@ -200,24 +231,76 @@ class AblateFunctions(TorchFunctionMode):
         return result
 
 
-def homogeneity_degree(doubled: Tensor | None, result: Tensor) -> int | None:
-    """Determine k in f(2x) = 2^k f(x).
+def homogeneity_degree(scaled: list[Tensor], result: Tensor) -> tuple[float | None, bool]:
+    """Determine k in f(λx) = λ^k f(x).
 
     Args:
-        doubled: f(2x), or None if it is unknown.
+        scaled: f(λx) for the λ of ``SCALES``; empty if unknown.
         result: f(x).
 
     Returns:
-        0, 1 or 2, or None if no such k exists.
+        The degree, a multiple of 1/6, or None; and whether it holds at every scale. A normalisation, which adds a small
+        constant to its denominator, has degree 0, but not exactly; a clipped function has none.
     """
-    if doubled is None or doubled.shape != result.shape or not result.is_floating_point():
-        return None
-    # Normalisations add a small constant to the denominator, so their degree is only approximately 0.
-    for degree, tolerance in ((1, 1e-6), (2, 1e-6), (0, 1e-2)):
-        expected = 2.0**degree * result.detach()
-        if float((doubled.to(result) - expected).abs().max()) <= tolerance * float(expected.abs().max()):
-            return degree
-    return None
+    if not scaled or scaled[0].shape != result.shape or not result.is_floating_point():
+        return None, True
+    size, doubled = float(result.detach().abs().max()), float(scaled[0].abs().max())
+    if not 0.0 < size < math.inf or not 0.0 < doubled < math.inf:
+        return (1.0, True) if size == doubled == 0.0 else (None, True)
+    degree = round(6.0 * math.log2(doubled / size)) / 6.0
+    agrees = [_agrees(values, scale**degree * result.detach()) for values, scale in zip(scaled, SCALES, strict=True)]
+    if agrees[0] <= 1e-9 and max(agrees) <= 1e-6:
+        return degree, True
+    # Homogeneous for large features: what disturbs it for small ones is an ε.
+    return (degree, False) if max(agrees[:2]) <= (1e-2 if degree == 0.0 else 1e-3) else (None, True)
+
+
+def _agrees(values: Tensor, expected: Tensor) -> float:
+    """Largest difference, relative to the largest expected value."""
+    return float((values.to(expected) - expected).abs().max()) / float(expected.abs().max())
+
+
+def _epsilon(arguments: Any) -> float:
+    """The largest small positive constant among the arguments of a function."""
+    constants = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, float) and 0.0 < leaf <= MAX_EPSILON]
+    return max(constants, default=0.0)
+
+
+def _blocks(function: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> set[tuple[int, int, int]]:
+    """Blocks that a concatenation, a split or a slice makes of an axis: (length, start, size)."""
+    if function in CONCATENATIONS:
+        parts, whole = args[0] if args else kwargs.get("tensors", ()), result
+    elif function in SPLITS:
+        parts, whole = result, args[0]
+    elif function in ("__getitem__", "narrow") and isinstance(args[0], Tensor) and isinstance(result, Tensor):
+        return _slice_block(function, args, result)
+    else:
+        return set()
+    if not isinstance(whole, Tensor) or not all(isinstance(part, Tensor) and part.ndim == whole.ndim for part in parts):
+        return set()
+    blocks = set()
+    for axis, length in enumerate(whole.shape):
+        sizes = [part.shape[axis] for part in parts]
+        if len(sizes) > 1 and sum(sizes) == length:
+            blocks |= {(length, sum(sizes[:k]), size) for k, size in enumerate(sizes)}
+    return blocks
+
+
+def _slice_block(function: str, args: tuple[Any, ...], result: Tensor) -> set[tuple[int, int, int]]:
+    """The block that a slice with step 1 selects."""
+    whole = args[0]
+    if function == "narrow":
+        return {(whole.shape[args[1]], int(args[2]), int(args[3]))} if len(args) > 3 else set()
+    index = args[1] if isinstance(args[1], tuple) else (args[1],)
+    slices = [entry for entry in index if isinstance(entry, slice) and entry != slice(None)]
+    if len(slices) != 1 or any(isinstance(entry, (Tensor, list)) for entry in index) or result.ndim != whole.ndim:
+        return set()
+    changed = [axis for axis in range(whole.ndim) if whole.shape[axis] != result.shape[axis]]
+    if len(changed) != 1:
+        return set()
+    length = whole.shape[changed[0]]
+    start, stop, step = slices[0].indices(length)
+    return {(length, start, stop - start)} if step == 1 else set()
 
 
 def _squared_weights(function: str, producers: list[frozenset[str]]) -> frozenset[str]:

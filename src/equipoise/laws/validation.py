@@ -66,6 +66,8 @@ def select_output(result: Any, output: OutputSelector | None) -> Tensor:
             f"the model returns {describe_value(selected)}, not a tensor",
             remedy="select the tensor to use: output=lambda out: out[0]",
         )
+    if selected.is_complex():
+        selected = torch.view_as_real(selected)
     if not selected.is_floating_point() or not selected.requires_grad:
         raise OutputError(
             f"the output ({describe_value(selected)}) does not depend on the parameters in a differentiable way",

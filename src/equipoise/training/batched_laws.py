@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from equipoise.kernels.reductions import add_products, as_flat_array
 from equipoise.laws.discover import discover
@@ -23,9 +23,9 @@ class BalanceState:
     """The quantities of all laws after a backward pass, one float64 entry per neuron.
 
     Attributes:
-        c: Σ_in ‖θ‖² − Σ_out ‖θ‖²
-        delta: Σ_in ⟨θ,∇θ⟩ − Σ_out ⟨θ,∇θ⟩
-        gradients: Σ_in ‖∇θ‖² − Σ_out ‖∇θ‖²
+        c: Σ_in ‖θ‖² − Σ_out ‖θ‖², terms with exponent n weighted by |n|
+        delta: Σ_in ⟨θ,∇θ⟩ − Σ_out ⟨θ,∇θ⟩, likewise
+        gradients: Σ_in ‖∇θ‖² − Σ_out ‖∇θ‖², likewise
         terms: Σ |⟨θ,∇θ⟩| over all slots: the scale for rounding errors in δ
     """
 
@@ -80,7 +80,7 @@ class BatchedLaws:
             for number, law in zip(layer_numbers, laws, strict=True):
                 if number == layer:
                     neurons = slice(self.neurons, self.neurons + law.neurons)
-                    self._terms += [(sign, slot, slot.parameter, neurons) for sign, slot in law.terms]
+                    self._terms += [(exponent, slot, slot.parameter, neurons) for exponent, slot in law.terms]
                     self.neurons = neurons.stop
             self._layers[layer] = slice(first, self.neurons)
 
@@ -96,20 +96,38 @@ class BatchedLaws:
     def _sums(self, with_gradients: bool) -> Array:
         arrays: dict[nn.Parameter, tuple[Array, Array]] = {}
         sums = np.zeros((4, self.neurons))
-        for sign, slot, parameter, neurons in self._terms:
+        for exponent, slot, parameter, neurons in self._terms:
             if parameter not in arrays:
-                weight = as_flat_array(parameter)
+                weight = _real_array(parameter)
                 gradient = weight
                 if with_gradients:  # slot.gradient raises an error that names the parameter if there is none
-                    gradient = as_flat_array(slot.gradient if parameter.grad is None else parameter.grad)
+                    gradient = _real_array(slot.gradient if parameter.grad is None else parameter.grad)
                 arrays[parameter] = weight, gradient
-            add_products(*arrays[parameter], slot.length, slot.start, slot.inner, sign, sums[:, neurons])
+            inner = 2 * slot.inner if parameter.is_complex() else slot.inner
+            width = slot.neurons // slot.groups
+            for group in range(slot.groups):
+                weight, gradient = (_group(array, slot, group, inner) for array in arrays[parameter])
+                first = neurons.start + group * width
+                group_sums = sums[:, first : first + width]
+                add_products(weight, gradient, slot.length, slot.start, inner, exponent, group_sums)
         return sums
 
     def split_by_layer(self, values: Array) -> Iterator[tuple[int, Array]]:
         """Yield each layer's number and a copy of the values of its neurons."""
         for layer, neurons in self._layers.items():
             yield layer, values[neurons].copy()
+
+
+def _real_array(values: Tensor) -> Array:
+    """A tensor as a flat array; complex numbers as pairs of real numbers."""
+    return as_flat_array(torch.view_as_real(values.detach()) if values.is_complex() else values)
+
+
+def _group(array: Array, slot: Slot, group: int, inner: int) -> Array:
+    """The entries of one group of a slot; the array itself if there is only one."""
+    if slot.groups == 1:
+        return array
+    return array.reshape(-1, slot.groups, slot.middle * slot.length * inner)[:, group].ravel()
 
 
 def discover_on_small_graph(model: nn.Module, num_features: int) -> list[Law]:
