@@ -120,8 +120,11 @@ def _autocast_reason() -> str:
 
 def _layer_reason(conv: MessagePassing) -> str:
     """An option of the layer that the kernels do not support."""
-    averages = isinstance(conv, SAGEConv | GraphConv | GINConv)
-    if type(conv.aggr_module) is not SumAggregation and not (averages and type(conv.aggr_module) is MeanAggregation):
+    aggregations = (SumAggregation, *((MeanAggregation,) if isinstance(conv, SAGEConv | GraphConv | GINConv) else ()))
+    # torch.export replaces modules by instances of a subclass, so the exact type does not tell.
+    if not any(
+        isinstance(conv.aggr_module, kind) and type(conv.aggr_module).forward is kind.forward for kind in aggregations
+    ):
         return f"aggregation {conv.aggr}"
     if conv.flow != "source_to_target" or conv.node_dim not in (-2, 0) or conv.decomposed_layers != 1:
         return "flow='target_to_source', node_dim or decomposed_layers"
