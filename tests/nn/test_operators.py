@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import GATConv, GATv2Conv, GCNConv
 
 from equipoise import Stack, fuse_
+from equipoise.errors import EdgeIndexError, GraphError
 from equipoise.nn import operators
 from equipoise.nn.omega_gat import OmegaGATConv
 
@@ -192,3 +193,36 @@ def test_training_step_compiled_by_inductor(conv_class: Any, edge_index: Tensor)
         step(x, edge_index).square().mean().backward()
         optimizer.step()
     torch.testing.assert_close(list(model.parameters()), list(twin.parameters()), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("edge_index is", {0: torch.zeros(3, dtype=torch.long)}),
+        ("edge_index is", {0: torch.zeros(2, 4)}),
+        ("features are", {1: torch.ones(5, 2, 7)}),
+        ("features are", {1: torch.ones(5, 2, 8, dtype=torch.float16)}),
+        ("target is", {2: torch.ones(5, 1, 8)}),
+        ("edge is", {3: torch.ones(2, 2, 8)}),
+        ("att is", {4: torch.ones(2, 4)}),
+        ("att is", {4: torch.ones(2, 8, dtype=torch.float64)}),
+        ("dropout_mask is", {6: torch.ones(1, 2)}),
+    ],
+)
+def test_operators_refuse_malformed_arguments(name: str, changes: dict[int, Tensor]) -> None:
+    edge_index = torch.tensor([[0, 1], [1, 2]])
+    arguments = [edge_index, torch.ones(5, 2, 8), None, None, torch.ones(2, 8), 0.2, torch.ones(0), False, True]
+    assert torch.ops.equipoise.gatv2(*arguments)[0].shape == (5, 2, 8)
+    for index, value in changes.items():
+        arguments[index] = value
+    with pytest.raises(GraphError, match=name):
+        torch.ops.equipoise.gatv2(*arguments)
+
+
+def test_indices_out_of_range_are_refused_by_operators() -> None:
+    edge_index = torch.tensor([[0, 7], [1, 2]])
+    with pytest.raises(EdgeIndexError):
+        torch.ops.equipoise.gcn(edge_index, torch.ones(5, 8), True, True, False)
+    mask, z = torch.ones(0), torch.ones(5, 2, 8)
+    with pytest.raises(GraphError, match="p is"):
+        torch.ops.equipoise.gat(edge_index % 5, z, torch.ones(5, 1), torch.ones(5, 2), None, 0.2, mask, False, True)

@@ -18,7 +18,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from equipoise.errors import GraphError
 from equipoise.kernels.csr import NumNodes
+from equipoise.kernels.simd import MIN_WIDTH
+from equipoise.nn.arguments import FEATURE_TYPES, INDEX_TYPES
 from equipoise.nn.autograd import (
     AttentionOptions,
     AttentionTensors,
@@ -41,6 +44,7 @@ class _SortedCall:
     """The sorted graph of an attention operator's call, and its arguments in the order by target."""
 
     def __init__(self, edge_index: Tensor, sources: int, targets: int, self_loops: bool) -> None:
+        _check_edge_index(edge_index)
         self.edge_index, self.self_loops = edge_index, self_loops
         self.nodes: NumNodes = sources if sources == targets else (sources, targets)
         self.rows = UnsortedGraph(edge_index, sources, targets, self_loops).edges
@@ -75,6 +79,68 @@ class _SortedCall:
         return AttentionTensors(out, alpha, alpha * dropout_mask if len(dropout_mask) else alpha)
 
 
+def _check_edge_index(edge_index: Tensor) -> None:
+    """Check shape and dtype of a graph; its indices are checked when it is sorted."""
+    if edge_index.dim() != 2 or edge_index.size(0) != 2 or edge_index.dtype not in INDEX_TYPES:
+        raise GraphError(
+            f"edge_index is a {edge_index.dtype} tensor of shape {tuple(edge_index.shape)}",
+            remedy="pass a torch.long tensor of shape (2, edges)",
+        )
+
+
+def _check(like: Tensor, **arguments: tuple[Tensor | None, tuple[int, ...]]) -> None:
+    """Check the arguments of an operator, as the kernels read and write without bounds checks.
+
+    Args:
+        like: features, whose dtype all arguments must have; channels must be padded.
+        arguments: by name, the tensor and its expected shape.
+
+    Raises:
+        GraphError: a shape or dtype is wrong.
+    """
+    if like.dtype not in FEATURE_TYPES or not like.size(-1) or like.size(-1) % MIN_WIDTH:
+        raise GraphError(
+            f"features are a {like.dtype} tensor of shape {tuple(like.shape)}",
+            remedy=f"pass float32 or float64 with channels padded to a multiple of {MIN_WIDTH}",
+        )
+    for name, (tensor, shape) in arguments.items():
+        if tensor is not None and (tuple(tensor.shape) != shape or tensor.dtype != like.dtype):
+            raise GraphError(
+                f"{name} is a {tensor.dtype} tensor of shape {tuple(tensor.shape)}",
+                remedy=f"expected {like.dtype} of shape {shape}",
+            )
+
+
+def _check_gatv2(call: _SortedCall, source: Tensor, target: Tensor | None, edge: Any, att: Any, mask: Tensor) -> None:
+    heads = tuple(source.shape[1:])
+    targets = len(source if target is None else target)
+    _check(
+        source,
+        source=(source, (len(source), *heads[:1], source.size(-1))),
+        target=(target, (targets, *heads)),
+        edge=(edge, (call.rows, *heads)),
+        att=(att, heads),
+        dropout_mask=(mask if len(mask) else None, (call.rows, *heads[:1])),
+    )
+
+
+def _check_gat(call: _SortedCall, z: Tensor, p: Tensor, q: Tensor, edge: Tensor | None, mask: Tensor) -> None:
+    heads = tuple(z.shape[1:2])
+    _check(
+        z,
+        z=(z, (len(p), *heads, z.size(-1))),
+        p=(p, (len(p), *heads)),
+        q=(q, (len(q), *heads)),
+        edge=(edge, (call.rows, *heads)),
+        dropout_mask=(mask if len(mask) else None, (call.rows, *heads)),
+    )
+
+
+def _check_results(call: _SortedCall, z: Tensor, targets: int, grad: Tensor, out: Tensor, alpha: Tensor) -> None:
+    shape = (targets, *z.shape[1:])
+    _check(z, grad=(grad, shape), out=(out, shape), alpha=(alpha, (call.rows, z.shape[1])))
+
+
 def _or_empty(gradients: OptionalTensors, like: Tensor) -> FourTensors:
     """Gradients with an empty tensor for None, which an operator cannot return."""
     tensors = (like.new_empty(0) if gradient is None else gradient for gradient in gradients)
@@ -106,8 +172,9 @@ def gatv2(
     self_loops: bool,
 ) -> tuple[Tensor, Tensor]:
     """GATv2 attention: weighted sums, and coefficients before dropout. Only the sums can be differentiated."""
-    compile_attention_kernels("gatv2", source.dtype, source.shape[-1], edge is not None)
     call = _SortedCall(edge_index, len(source), len(source if target is None else target), self_loops)
+    _check_gatv2(call, source, target, edge, att, dropout_mask)
+    compile_attention_kernels("gatv2", source.dtype, source.shape[-1], edge is not None)
     options = call.options(slope, dropout_mask, relu)
     result = gatv2_forward(call.graph, source, target, call.sort_features(edge), att, options)
     return result.out, call.pad_coefficients(result.alpha)
@@ -130,6 +197,8 @@ def gatv2_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of source, target, edge and att; empty for None."""
     call = _SortedCall(edge_index, len(source), len(source if target is None else target), self_loops)
+    _check_gatv2(call, source, target, edge, att, dropout_mask)
+    _check_results(call, source, len(source if target is None else target), grad, out, alpha)
     options = call.options(slope, dropout_mask, relu)
     inputs, result = (source, target, call.sort_features(edge), att), call.result(out, alpha, options.dropout_mask)
     ds, dt, de, da = gatv2_gradients(call.graph, inputs, options, result, grad)
@@ -160,8 +229,9 @@ def gat(
     self_loops: bool,
 ) -> tuple[Tensor, Tensor]:
     """GAT attention: weighted sums, and coefficients before dropout. Only the sums can be differentiated."""
-    compile_attention_kernels("gat", z.dtype, z.shape[-1], edge is not None)
     call = _SortedCall(edge_index, len(p), len(q), self_loops)
+    _check_gat(call, z, p, q, edge, dropout_mask)
+    compile_attention_kernels("gat", z.dtype, z.shape[-1], edge is not None)
     options = call.options(slope, dropout_mask, relu)
     result = gat_forward(call.graph, z, p, q, call.sort_features(edge), options)
     return result.out, call.pad_coefficients(result.alpha)
@@ -184,6 +254,8 @@ def gat_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of z, p, q and edge; empty for None."""
     call = _SortedCall(edge_index, len(p), len(q), self_loops)
+    _check_gat(call, z, p, q, edge, dropout_mask)
+    _check_results(call, z, len(q), grad, out, alpha)
     options = call.options(slope, dropout_mask, relu)
     inputs, result = (z, p, q, call.sort_features(edge)), call.result(out, alpha, options.dropout_mask)
     dz, dp, dq, de = gat_gradients(call.graph, inputs, options, result, grad)
@@ -229,6 +301,8 @@ gat.register_autograd(_gat_autograd, setup_context=_save_attention)
 @torch.library.custom_op("equipoise::gcn", mutates_args=(), device_types="cpu")
 def gcn(edge_index: Tensor, z: Tensor, normalize: bool, self_loops: bool, transposed: bool) -> Tensor:
     """GCN's weighted sum A z over neighbours; Aᵀ z if ``transposed``. It can be differentiated any number of times."""
+    _check_edge_index(edge_index)
+    _check(z, z=(z, (len(z), z.size(-1))))
     compile_sparse_kernels(z.dtype, z.shape[1])
     graph, weight = unweighted_graph(edge_index, len(z), self_loops, normalize, z.dtype)
     if transposed:
