@@ -21,7 +21,9 @@ from equipoise.laws.probe import Probe
 OUTPUT_TOLERANCE = 1e-9  # maximum relative change of the output under a law
 LOG10_LAMBDA = 4.0  # λ runs from 1e-4 to 1e4
 INPUT_SCALES = (1.0, 1e-3, 1e3)
-MEANS = (0.0, 0.5)  # of random parameters, in standard deviations; with a positive mean fewer ReLUs are dead
+MEANS = (0.0, 0.5, 1.0)  # of random parameters, in standard deviations; with a positive mean fewer ReLUs are dead
+DRAWS = 2  # of random parameters with a nonzero output
+MAX_DRAWS = 9
 ATTEMPTS = 2
 
 
