@@ -13,7 +13,7 @@ from equipoise.laws.subgraph import Inputs, is_data
 
 def parameter_names(model: nn.Module) -> list[str]:
     """Names of the positional parameters of ``model.forward``."""
-    signature = getattr(model, "signature", None)  # torch_geometric.nn.Sequential
+    signature: Any = getattr(model, "signature", None)  # torch_geometric.nn.Sequential
     if hasattr(signature, "param_dict"):
         return list(signature.param_dict)
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -92,10 +92,10 @@ class Probe:
             if module is not self.copy:
                 module.register_forward_hook(self._make_gate_hook(number))
         self.subgraph: Subgraph | None = None
-        if not sample or not self._use_subgraph():
-            self._set_inputs(self._original)
-        elif self.subgraph is not None:
+        if sample and self._use_subgraph():
             log.info("%s: %s", type(model).__name__, self.subgraph)
+        else:
+            self._set_inputs(self._original)
 
     def _use_subgraph(self) -> bool:
         """Use the smallest sample that the model runs on and that reaches as many parameters as a larger one."""
@@ -350,7 +350,9 @@ def _initialized(model: nn.Module, inputs: Inputs) -> nn.Module:
 
 
 def _float64_copy(model: nn.Module) -> nn.Module:
-    return _copied(model)._apply(_to_float64)
+    copied = _copied(model)
+    copied._apply(_to_float64)  # type: ignore[no-untyped-call]
+    return copied
 
 
 def _copied(model: nn.Module) -> nn.Module:

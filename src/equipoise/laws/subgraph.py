@@ -121,9 +121,10 @@ class _Leaf:
     @classmethod
     def create(cls, path: tuple[Any, ...], value: Any, names: Sequence[str]) -> _Leaf:
         keys = [getattr(entry, "key", getattr(entry, "idx", None)) for entry in path]
-        name = str(keys[1])
+        argument: Any = keys[1]
+        name = str(argument)
         if keys[0] == 0:
-            name = names[keys[1]] if keys[1] < len(names) else ""
+            name = names[argument] if argument < len(names) else ""
         return cls(name, value, keys[2] if len(keys) > 2 else None)
 
     @property
@@ -243,7 +244,7 @@ class _Graph:
         if not isinstance(value, Tensor) or value.is_floating_point() or value.ndim != 1 or value.is_complex():
             return
         edges = self._edges_of(leaf)
-        categories = value.unique()
+        categories = torch.unique(value)
         if leaf.name == "batch":
             categories = categories[:SEED_GRAPHS]
         if categories.numel() > MAX_CATEGORIES:
@@ -267,7 +268,7 @@ class _Graph:
         own = self.by_leaf.get(id(leaf))
         if own is not None and leaf.is_adjacency:
             nodes = chosen[""].nonzero().flatten().to(value.device)
-            small = value.detach().to_sparse_coo().index_select(0, nodes).index_select(1, nodes).coalesce()
+            small = value.detach().to_sparse().index_select(0, nodes).index_select(1, nodes).coalesce()
             return small if value.layout == torch.sparse_coo else small.to_sparse(layout=value.layout)
         if own is not None:
             kept = self.kept_edges(own, chosen)
@@ -281,7 +282,7 @@ class _Graph:
             return value
         nodes = chosen[node_type].nonzero().flatten().to(value.device)
         rows = value.index_select(0, nodes)
-        return rows.unique(return_inverse=True)[1] if leaf.name == "batch" else rows
+        return torch.unique(rows, return_inverse=True)[1] if leaf.name == "batch" else rows
 
     def _edges_of(self, leaf: _Leaf) -> _Edges | None:
         """The set of edges of which a leaf is an attribute, with one row per edge."""
