@@ -34,8 +34,8 @@ def test_list_shows_sizes_and_availability(cache: Path) -> None:
     lines = runner.invoke(app, ["list"]).stdout.splitlines()
     rows = {line.split()[0]: line for line in lines[1:15]}
     assert list(rows) == list(CATALOG)
-    assert rows["citeseer"].split()[1:] == ["3327", "9104", "3703", "6", "120/494/988", "accuracy", "missing"]
-    assert rows["minesweeper"].split()[-2] == "roc_auc"
+    assert rows["citeseer"].split()[1:] == ["3327", "9104", "3703", "6", "120/494/988", "missing"]
+    assert lines[-2] == "metric: accuracy; ROC AUC for minesweeper, tolokers"
     assert rows["synthetic-citation"].endswith("built in")
     assert lines[-1] == f"files are read from {cache}"
 

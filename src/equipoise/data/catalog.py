@@ -136,28 +136,22 @@ _DATASETS = (
     DatasetInfo("texas", "Texas", 183, 279, 1703, 5, (87, 59, 37), _heterophilous("texas")),
     DatasetInfo("wisconsin", "Wisconsin", 251, 450, 1703, 5, (120, 80, 51), _heterophilous("wisconsin")),
     DatasetInfo(
-        *(
-            "minesweeper",
-            "Minesweeper",
-            10000,
-            78804,
-            7,
-            2,
-            (5000, 2500, 2500),
-            _heterophilous("minesweeper"),
-            "roc_auc",
-        )
+        *("minesweeper", "Minesweeper", 10000, 78804, 7, 2, (5000, 2500, 2500)),
+        files=_heterophilous("minesweeper"),
+        metric="roc_auc",
     ),
     DatasetInfo(
-        *("tolokers", "Tolokers", 11758, 1038000, 10, 2, (5879, 2939, 2940), _heterophilous("tolokers"), "roc_auc")
+        *("tolokers", "Tolokers", 11758, 1038000, 10, 2, (5879, 2939, 2940)),
+        files=_heterophilous("tolokers"),
+        metric="roc_auc",
     ),
     DatasetInfo(
         *("chameleon-filtered", "Chameleon, filtered", 890, 17708, 2325, 5, (427, 302, 161)),
-        _heterophilous("chameleon_filtered"),
+        files=_heterophilous("chameleon_filtered"),
     ),
     DatasetInfo(
         *("squirrel-filtered", "Squirrel, filtered", 2223, 93996, 2089, 5, (1080, 700, 443)),
-        _heterophilous("squirrel_filtered"),
+        files=_heterophilous("squirrel_filtered"),
     ),
     DatasetInfo("synthetic-citation", "Synthetic citation", 1750, 6948, 500, 7, (140, 500, 1000)),
 )
