@@ -149,12 +149,12 @@ def _sage_roles(conv: pyg.SAGEConv) -> ParameterRoles:
 
 @roles_of.register(pyg.TransformerConv)
 def _transformer_roles(conv: pyg.TransformerConv) -> ParameterRoles:
-    linears = conv.lin_query, conv.lin_key, conv.lin_value, conv.lin_skip
+    skip = conv.lin_skip if conv.root_weight else None  # PyG creates the layer in either case
     return ParameterRoles(
         features=_weights(conv.lin_value),
         attention=_weights(conv.lin_beta),
-        skip=_weights(conv.lin_skip, conv.lin_edge),
-        bias=_biases(*linears),
+        skip=_weights(skip, conv.lin_edge),
+        bias=_biases(conv.lin_query, conv.lin_key, conv.lin_value, skip),
         query_key=_weights(conv.lin_query, conv.lin_key),
         heads=conv.heads,
         concat=conv.concat,

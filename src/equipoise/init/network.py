@@ -13,7 +13,7 @@ with the order and the norms taken from the laws instead of from a chain of laye
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -49,7 +49,11 @@ def network_roles(model: nn.Module, laws: Sequence[Law]) -> ParameterRoles:
     assigned: set[nn.Parameter] = set()
     for module in model.modules():  # outer modules first: a layer's roles have precedence over those of its parts
         roles = roles_of(module)
-        for name in ROLE_NAMES if roles is not None else ():
+        if roles is None:
+            continue
+        # Like a skip, a second feature matrix (W_t, which only takes part in attention scores) is zero if balanced.
+        roles = replace(roles, features=roles.features[:1], skip=roles.features[1:] + roles.skip)
+        for name in ROLE_NAMES:
             parameters = [parameter for parameter in getattr(roles, name) if parameter not in assigned]
             groups[name] |= dict.fromkeys(parameters)
             assigned.update(parameters)
