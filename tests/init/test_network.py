@@ -14,7 +14,7 @@ from equipoise.init.network import balance_along_laws, draw_network, network_rol
 from equipoise.init.schemes import SCHEMES, initialize_
 from equipoise.laws.discover import discover
 from equipoise.laws.rebalance import rebalance_
-from tests.init.helpers import assert_raises_and_unchanged, seeded, stack
+from tests.init.helpers import assert_raises_and_unchanged, max_relative_imbalance, seeded, stack
 from tests.init.test_layers import Branches
 from tests.networks import CLASSES, FEATURES, Chain, graph
 
@@ -170,14 +170,34 @@ def test_balancing_query_and_key_keeps_the_value_path():
     torch.testing.assert_close(hidden.square().sum(0), torch.full((4,), 2.0, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("norm", ["LayerNorm", "BatchNorm"])
+def test_norms_of_a_chain_are_balanced_without_changing_its_function(norm):
+    model = pyg.GCN(FEATURES, 8, 3, CLASSES, norm=norm)
+    initialize_(model, "bal-o", generator=seeded())
+    assert max_relative_imbalance(model) <= 1e-6
+    plain = pyg.GCN(FEATURES, 8, 3, CLASSES, norm=norm)
+    chain = pyg.GCN(FEATURES, 8, 3, CLASSES)
+    initialize_(chain, "bal-o", generator=seeded())
+    plain.load_state_dict(chain.state_dict(), strict=False)
+    torch.testing.assert_close(model(*graph()), plain(*graph()), rtol=1e-3, atol=1e-4)
+
+
+class Bipartite(nn.Module):
+    """Messages from fixed source nodes: only the root weights of the second layer read the hidden features."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = pyg.SAGEConv(FEATURES, 8), pyg.SAGEConv((FEATURES, 8), CLASSES)
+
+    def forward(self, x, edge_index):
+        return self.second((x, self.first(x, edge_index).relu()), edge_index)
+
+
 def test_skip_that_alone_reads_a_neuron_is_drawn():
-    """Nodes of type b have no outgoing edges: only the root weights of layer 2 read their features."""
-    edge_types = EDGES[:1]
-    model = pyg.to_hetero(pyg.GraphSAGE(FEATURES, 8, 2, CLASSES), (["a", "b"], edge_types))
-    laws = discover(model, *hetero_inputs(edge_types), output=lambda out: out["b"])
-    initialize_(model, "bal-o", laws=laws, generator=seeded())
-    assert bool(model.convs[1].a__to__b.lin_r.weight.any())
-    assert worst(laws) <= 1e-6
+    model = initialize_(Bipartite(), "bal-o", inputs=graph(), generator=seeded())
+    assert bool(model.second.lin_r.weight.any())
+    assert not bool(model.first.lin_r.weight.any())
+    assert max_relative_imbalance(model) <= 1e-6
 
 
 def test_parameters_of_unknown_modules_keep_their_values_up_to_a_rescaling():
@@ -223,9 +243,9 @@ def test_warning_without_laws():
 
 def test_errors_leave_the_model_unchanged():
     model = transformer()
-    nn.init.zeros_(model.conv2.lin_value.weight)
-    for parameter in (model.conv1.lin_value, model.conv1.lin_skip):
-        nn.init.zeros_(parameter.weight)
+    for lin in (model.conv1.lin_value, model.conv1.lin_skip):
+        nn.init.zeros_(lin.weight)
+        nn.init.zeros_(lin.bias)
     assert_raises_and_unchanged(model, BalanceError, "zero norm on one side", "rebalanced")
     assert_raises_and_unchanged(transformer(), ChoiceError, "unknown direction", direction="up")
     assert_raises_and_unchanged(transformer(), BalanceError, "beta must be", beta=-1.0)

@@ -61,8 +61,8 @@ def network_roles(model: nn.Module, laws: Sequence[Law]) -> ParameterRoles:
         for side in (law.incoming, law.outgoing):
             members = dict.fromkeys(slot.parameter for slot in side)
             if not any(p in groups["features"] or p not in assigned for p in members):
-                skips = [parameter for parameter in members if parameter in groups["skip"]]
-                groups["features"] |= dict.fromkeys(skips)
+                skips = {parameter: None for parameter in members if parameter in groups["skip"]}
+                groups["features"] |= skips
                 groups["skip"] = {p: None for p in groups["skip"] if p not in skips}
     return ParameterRoles(**{name: tuple(group) for name, group in groups.items()})  # type: ignore[arg-type]
 
@@ -194,8 +194,8 @@ def balance_along_laws(
         near, far = (_features(side, features) for side in sides)
         if not near or not far or {s.parameter for s in near} & {s.parameter for s in far}:
             continue
-        if not any(_is_fed(slot, laws, forward) for slot in near):
-            _scale(near, values, initial_norms(beta, law.neurons), law)
+        if first := [slot for slot in near if not _is_fed(slot, laws, forward)]:
+            _scale(first, values, initial_norms(beta, law.neurons), law)
         _scale(far, values, _norms(near, values), law)
 
 

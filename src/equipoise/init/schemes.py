@@ -162,6 +162,8 @@ def initialize_(
     with _unchanged_on_error(model):
         if layers is not None:
             assign_(initial_values(layers, scheme, settings, beta=beta, direction=direction, generator=generator))
+            if settings.balanced and _has_other_parameters(model, layers):
+                _balance_other_parameters(model, scheme, inputs, laws)
         else:
             laws = _find_laws(model, inputs) if laws is None else check_laws(laws)
             _initialize_along_laws(model, scheme, laws, beta=beta, direction=direction, generator=generator)
@@ -205,14 +207,33 @@ def _initialize_along_laws(
         if settings.balanced:
             balance_along_laws(laws, roles.features, values, beta, direction)
         assign_(values)
-    if not settings.balanced:
-        return
+    if settings.balanced:
+        _rebalance(scheme, laws)
+
+
+def _rebalance(scheme: str, laws: Sequence[Law]) -> None:
+    """Remove the imbalance that is left, without changing the function, and report the result."""
     if not any(law.outgoing for law in laws):
-        warnings.warn(f"{scheme}: the network has no law, so there is nothing to balance", stacklevel=3)
+        warnings.warn(f"{scheme}: the network has no law, so there is nothing to balance", stacklevel=4)
         return
     imbalance = rebalance_(laws)
     neurons = sum(law.neurons for law in laws if law.outgoing)
     log.info("%s: balanced %d neurons in %d laws, imbalance at most %.1e", scheme, neurons, len(laws), imbalance)
+
+
+def _has_other_parameters(model: nn.Module, layers: Sequence[Layer]) -> bool:
+    """Whether a chain has parameters between its layers, such as those of norms, that share laws with the layers."""
+    known = {parameter for layer in layers for parameter in layer.roles.all}
+    return any(parameter not in known for parameter in model.parameters())
+
+
+def _balance_other_parameters(model: nn.Module, scheme: str, inputs: Inputs | None, laws: Sequence[Law] | None) -> None:
+    try:
+        laws = _find_laws(model, inputs) if laws is None else check_laws(laws)
+    except InitializationError as error:
+        warnings.warn(f"{scheme}: norm layers stay out of balance ({error.what}); {GIVE_INPUTS}", stacklevel=3)
+    else:
+        _rebalance(scheme, laws)
 
 
 def _find_laws(model: nn.Module, inputs: Inputs | None) -> list[Law]:
