@@ -45,15 +45,16 @@ def test_calibration_keeps_the_balance_and_starts_near_the_logarithm_of_the_clas
     inputs = (30.0 * x, edge_index)
     y = torch.arange(len(x)) % CLASSES
     model = initialize_(build(), "bal-o", generator=seeded())
-    assert float(F.cross_entropy(model.eval()(*inputs), y)) > 2 * math.log(CLASSES)
+    before = float(F.cross_entropy(model.eval()(*inputs), y).detach())
     model = initialize_(build(), "bal-o", generator=seeded(), inputs=inputs, calibrate=True)
     assert model.training
-    assert float(F.cross_entropy(model.eval()(*inputs), y)) < math.log(CLASSES) + 1.0
+    after = float(F.cross_entropy(model.eval()(*inputs), y).detach())
+    assert abs(after - math.log(CLASSES)) < min(0.3, abs(before - math.log(CLASSES)))
     assert max_relative_imbalance(model) <= 1e-6
 
 
 def test_scores_that_no_gain_can_reach_are_an_error():
-    constant = nn.Sequential(nn.Linear(FEATURES, 4), nn.Softmax(dim=1))  # at most 1, whatever the weights
+    constant = nn.Sequential(nn.Linear(FEATURES, 40), nn.Softmax(dim=1))  # at most 1 / √40
     assert_raises_and_unchanged(
         constant, BalanceError, "no gain", "xav", inputs=(graph()[0],), calibrate=True, generator=seeded()
     )

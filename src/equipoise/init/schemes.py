@@ -117,7 +117,7 @@ def initialize_(
             global random state. Default: the global generator.
         inputs: positional arguments of the model, such as ``(x, edge_index)``.
         laws: the model's laws, as :func:`~equipoise.discover` returns them.
-        calibrate: choose the gain that balance leaves free such that scores on ``inputs`` have size one, and so the
+        calibrate: choose the gain that balance leaves free such that scores on ``inputs`` are small, and so the
             first loss is near log(classes), whatever the scale of the data (:func:`~equipoise.init.gain.set_gain_`).
 
     Returns:
@@ -135,6 +135,7 @@ def initialize_(
         UserWarning: if a looks-linear scheme meets a network without ReLU, or a balanced one a network without laws.
 
     Example:
+        >>> import torch
         >>> from torch_geometric.nn import GAT, GIN
         >>> model = GAT(1433, 64, num_layers=10, out_channels=7, v2=True, act="relu")
         >>> model = initialize_(model, "bal-o", generator=torch.Generator().manual_seed(0))
@@ -146,7 +147,7 @@ def initialize_(
         >>> model = initialize_(GIN(6, 8, num_layers=3, out_channels=2), "bal-o")
         >>> x, edge_index = torch.rand(4, 6), torch.tensor([[0, 1, 2], [1, 2, 3]])
         >>> scores = model(x, edge_index)
-        >>> torch.allclose(initialize_(model, "rebalanced")(x, edge_index), scores, atol=1e-5)
+        >>> torch.allclose(initialize_(model, "rebalanced")(x, edge_index), scores, rtol=1e-3)
         True
     """
     if scheme not in SCHEMES:
