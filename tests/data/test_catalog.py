@@ -21,6 +21,10 @@ PUBLISHED = {
     "cornell": (183, 277, 1703, 5, (87, 59, 37)),
     "texas": (183, 279, 1703, 5, (87, 59, 37)),
     "wisconsin": (251, 450, 1703, 5, (120, 80, 51)),
+    "minesweeper": (10000, 78804, 7, 2, (5000, 2500, 2500)),
+    "tolokers": (11758, 1038000, 10, 2, (5879, 2939, 2940)),
+    "chameleon-filtered": (890, 17708, 2325, 5, (427, 302, 161)),
+    "squirrel-filtered": (2223, 93996, 2089, 5, (1080, 700, 443)),
 }
 
 
@@ -30,17 +34,22 @@ def test_sizes_equal_the_published_ones(name: str) -> None:
     assert (info.nodes, info.edges, info.features, info.classes, info.split) == PUBLISHED[name]
 
 
-def test_catalogue_lists_nine_real_and_one_synthetic_data_set() -> None:
+def test_catalogue_lists_the_real_and_the_synthetic_data_sets() -> None:
     assert list(CATALOG) == [*PUBLISHED, "synthetic-citation"]
 
 
 def test_every_file_has_a_checksum_and_a_url() -> None:
     files = [file for info in CATALOG.values() for file in info.files]
-    assert len(files) == len({file.path for file in files}) == len({file.sha256 for file in files}) == 30
+    assert len(files) == len({file.path for file in files}) == len({file.sha256 for file in files}) == 34
     for file in files:
         assert re.fullmatch("[0-9a-f]{64}", file.sha256)
         assert file.url.startswith("https://github.com/")
         assert file.url.endswith(f"/{file.name}")
+
+
+def test_metric_is_roc_auc_for_two_classes() -> None:
+    assert {info.name for info in CATALOG.values() if info.metric == "roc_auc"} == {"minesweeper", "tolokers"}
+    assert all(info.metric == ("roc_auc" if info.classes == 2 else "accuracy") for info in CATALOG.values())
 
 
 @given(st.sampled_from(sorted(CATALOG)), st.randoms(use_true_random=False))

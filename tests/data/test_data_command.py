@@ -32,9 +32,10 @@ def test_help_has_an_example(command: str) -> None:
 
 def test_list_shows_sizes_and_availability(cache: Path) -> None:
     lines = runner.invoke(app, ["list"]).stdout.splitlines()
-    rows = {line.split()[0]: line for line in lines[1:11]}
+    rows = {line.split()[0]: line for line in lines[1:15]}
     assert list(rows) == list(CATALOG)
     assert rows["citeseer"].split()[1:] == ["3327", "9104", "3703", "6", "120/494/988", "missing"]
+    assert lines[-2] == "metric: accuracy; ROC AUC for minesweeper, tolokers"
     assert rows["synthetic-citation"].endswith("built in")
     assert lines[-1] == f"files are read from {cache}"
 
@@ -42,10 +43,10 @@ def test_list_shows_sizes_and_availability(cache: Path) -> None:
 def test_list_finds_the_real_data_sets(real_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EQUIPOISE_DATA", str(real_data))
     shown = runner.invoke(app, ["list"]).stdout
-    assert shown.count(" available") == 9
+    assert shown.count(" available") == 13
     assert "missing" not in shown
     listed = json.loads(runner.invoke(app, ["list", "--json"]).stdout)
-    assert [row["folder"] for row in listed] == [str(real_data)] * 9 + [None]
+    assert [row["folder"] for row in listed] == [str(real_data)] * 13 + [None]
 
 
 def test_list_as_json() -> None:
@@ -59,6 +60,7 @@ def test_list_as_json() -> None:
         "features": 1433,
         "classes": 7,
         "split": {"train": 140, "val": 500, "test": 1000},
+        "metric": "accuracy",
         "available": False,
         "folder": None,
     }

@@ -119,6 +119,13 @@ def test_citation_graphs_are_undirected(real_data: Path) -> None:
     assert one.num_edges == other.num_edges
 
 
+@pytest.mark.parametrize("name", ["minesweeper", "chameleon-filtered"])
+def test_data_sets_beyond_the_paper_are_undirected(real_data: Path, name: str) -> None:
+    data, other = load_dataset(name, real_data), load_dataset(name, real_data, split=0)
+    assert is_undirected(data.edge_index)
+    assert not torch.equal(data.train_mask, other.train_mask)
+
+
 def test_splits_have_equal_sizes_and_different_nodes(real_data: Path) -> None:
     one, other = load_dataset("cornell", real_data), load_dataset("cornell", real_data, split=0)
     assert not torch.equal(one.train_mask, other.train_mask)

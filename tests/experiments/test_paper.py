@@ -5,7 +5,7 @@ from math import prod
 
 import pytest
 
-from equipoise.experiments.parser import experiment_names, load_experiment
+from equipoise.experiments.parser import experiment_names, further_experiment_names, load_experiment
 
 TABLES = ("sgd", "variations-sgd", "variations-adam", "gat-v1", "lipschitz", "gcn", "datasets")
 FIGURES = (
@@ -18,7 +18,7 @@ def test_all_tables_and_figures_exist():
     assert set(experiment_names()) == {*TABLES, *FIGURES}
 
 
-@pytest.mark.parametrize("name", experiment_names())
+@pytest.mark.parametrize("name", experiment_names() + further_experiment_names())
 def test_grid_has_the_stated_size(name):
     experiment = load_experiment(name)  # compares the number of runs with the one in the file
     assert len(experiment.cells) == prod(len(values) for values in experiment.axes.values())
@@ -37,7 +37,7 @@ def test_published_cells_belong_to_the_grid(name):
             assert numbers.get("ci", 0.0) >= 0
 
 
-@pytest.mark.parametrize("name", experiment_names())
+@pytest.mark.parametrize("name", experiment_names() + further_experiment_names())
 def test_every_setting_has_its_provenance(name):
     experiment = load_experiment(name)
     runs = [spec.to_dict() for spec in experiment.specs]
@@ -48,7 +48,7 @@ def test_every_setting_has_its_provenance(name):
     assert all(text.split(":")[0].split()[0] in ("paper", "scripts", "ours") for text in experiment.provenance.values())
 
 
-@pytest.mark.parametrize("name", [*TABLES[:-1], *FIGURES])
+@pytest.mark.parametrize("name", [*TABLES[:-1], *FIGURES, *further_experiment_names()])
 def test_claims_have_comparisons(name):
     experiment = load_experiment(name)
     for claim in experiment.claims:

@@ -4,8 +4,9 @@ import torch_geometric.nn as pyg
 from torch import nn
 
 from equipoise.errors import InitializationError, ModelError
-from equipoise.init.layers import ParameterRoles, roles_of
+from equipoise.init.layers import ParameterRoles, layers_of, roles_of
 from equipoise.init.schemes import initialize_
+from equipoise.nn.stack import Stack
 from tests.init.helpers import HandWritten, assert_raises_and_unchanged, max_relative_imbalance, seeded
 from tests.networks import CLASSES, FEATURES
 
@@ -21,10 +22,12 @@ def test_lazy_parameters():
         initialize_(model)
 
 
-def test_unknown_layer_error_explains_registration():
-    model = pyg.Sequential("x, edge_index", [(pyg.TransformerConv(4, 4), "x, edge_index -> x")])
-    error = assert_raises_and_unchanged(model, InitializationError, "parameter roles of TransformerConv are unknown")
-    assert "@equipoise.init.layers.roles_of.register(TransformerConv)" in error.remedy
+def test_unknown_layer_error_explains_registration_and_inputs():
+    layers = [(pyg.NNConv(4, 4, nn.Linear(2, 16)), "x, edge_index, edge_attr -> x"), nn.ReLU(), nn.Linear(4, 2)]
+    model = pyg.Sequential("x, edge_index, edge_attr", layers)
+    error = assert_raises_and_unchanged(model, InitializationError, "parameter roles of NNConv are unknown")
+    assert "@equipoise.init.layers.roles_of.register(NNConv)" in error.remedy
+    assert "inputs=(x, edge_index)" in error.remedy
     assert "GATv2Conv" in error.remedy
 
 
@@ -52,21 +55,34 @@ def test_registered_layer():
         assert max_relative_imbalance(initialize_(network(kind), "bal-o")) <= 1e-6
 
 
-def test_not_a_chain():
-    class Branches(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b, self.out = nn.Linear(FEATURES, 8), nn.Linear(FEATURES, 8), nn.Linear(8, CLASSES)
+class Branches(nn.Module):
+    """Two parallel branches, registered before the layer that reads their sum."""
 
-        def forward(self, x, _):
-            return self.out(self.a(x).relu() + self.b(x).relu())
+    def __init__(self, width):
+        super().__init__()
+        self.a, self.b, self.out = nn.Linear(FEATURES, width), nn.Linear(FEATURES, width), nn.Linear(width, CLASSES)
 
-    assert_raises_and_unchanged(Branches(), InitializationError, "not form a chain: b reads 6 features, a writes 8")
+    def forward(self, x, _):
+        return self.out(self.a(x).relu() + self.b(x).relu())
+
+
+@pytest.mark.parametrize(
+    ("width", "message"), [(8, "b reads 6 features, a writes 8"), (FEATURES, "b does not read the output of a")]
+)
+def test_parallel_branches_are_not_a_chain(width, message):
+    with pytest.raises(InitializationError, match=message):
+        layers_of(Branches(width))
+
+
+def test_residual_connections_and_jumping_knowledge_are_chains():
+    for model in (Stack("gcn", [FEATURES, 8, 8, 8, CLASSES], skip="identity"), pyg.GCN(FEATURES, 8, 3, 2, jk="cat")):
+        assert [layer.name for layer in layers_of(model)][:3] == ["convs.0", "convs.1", "convs.2"]
 
 
 def test_weights_of_unsupported_modules():
-    model = nn.Sequential(nn.Linear(4, 4), nn.LSTM(4, 4))
-    assert_raises_and_unchanged(model, InitializationError, "belong to no supported layer")
+    model = nn.Sequential(nn.Linear(4, 4), nn.LSTM(4, 4))  # returns a tuple
+    error = assert_raises_and_unchanged(model, InitializationError, "laws cannot be found")
+    assert "laws=discover" in error.remedy
     with pytest.raises(InitializationError, match="no layer that can be initialised"):
         initialize_(nn.ReLU())
     with pytest.raises(ModelError):

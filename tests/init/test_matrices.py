@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from equipoise.init.schemes import identity, looks_linear, normal, orthogonal, xavier
+from equipoise.init.matrices import identity, looks_linear, normal, orthogonal, xavier
 
 SHAPES = [(1, 1), (1, 5), (4, 4), (3, 7), (7, 3), (17, 3), (64, 64), (32, 1433), (345, 324)]
 

@@ -11,7 +11,7 @@ from equipoise.nn.stack import KINDS, Stack
 from tests.init.helpers import HandWritten, assert_raises_and_unchanged, max_relative_imbalance, seeded, stack
 from tests.networks import CLASSES, FEATURES, graph
 
-BALANCED = [name for name, scheme in SCHEMES.items() if scheme.balanced]
+BALANCED = [name for name, scheme in SCHEMES.items() if scheme.balanced and scheme.draws]
 LOOKS_LINEAR = [name for name, scheme in SCHEMES.items() if scheme.looks_linear]
 
 
@@ -58,7 +58,7 @@ def test_unequal_widths(scheme):
 
 
 @pytest.mark.parametrize("scheme", LOOKS_LINEAR)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "transformer"])  # has no self-loops
 @pytest.mark.parametrize("heads", [1, 4])
 @pytest.mark.parametrize("concat", [True, False])
 def test_looks_linear_networks_are_linear_at_initialisation(scheme, kind, heads, concat):

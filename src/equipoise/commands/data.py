@@ -95,7 +95,8 @@ def _to_dict(info: DatasetInfo, folder: Path) -> dict[str, object]:
     split = dict(zip(("train", "val", "test"), info.split, strict=True))
     available = _is_available(info, folder)
     location = str(folder) if available and info.files else None
-    return {"name": info.name, "title": info.title, **sizes, "split": split, "available": available, "folder": location}
+    row = {"name": info.name, "title": info.title, **sizes, "split": split, "metric": info.metric}
+    return row | {"available": available, "folder": location}
 
 
 def _print_table(infos: list[DatasetInfo], folder: Path) -> None:
@@ -112,4 +113,6 @@ def _print_table(infos: list[DatasetInfo], folder: Path) -> None:
         files = "built in" if not info.files else "available" if _is_available(info, folder) else "missing"
         table.add_row(info.name, *sizes, "/".join(map(str, info.split)), files)
     Console().print(table)
-    typer.echo(f"\nfiles are read from {folder}")
+    by_auc = ", ".join(info.name for info in infos if info.metric == "roc_auc")
+    typer.echo(f"\nmetric: accuracy; ROC AUC for {by_auc}" if by_auc else "\nmetric: accuracy")
+    typer.echo(f"files are read from {folder}")

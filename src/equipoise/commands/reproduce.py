@@ -75,11 +75,12 @@ def reproduce(
     if ray is not None and jobs is not None:
         raise SpecError("with --ray, the cluster determines the number of parallel runs", remedy="leave out --jobs")
     with spinner("loading the experiments …"):
-        from equipoise.experiments.parser import experiment_names
+        from equipoise.experiments.parser import experiment_names, further_experiment_names
 
-        selected = names or (experiment_names() if list_only else [])
+        known = experiment_names() + further_experiment_names()
+        selected = names or (known if list_only else [])
         if not selected:
-            raise SpecError("no experiment is named", remedy=f"name one of: {', '.join(experiment_names())}")
+            raise SpecError("no experiment is named", remedy=f"name one of: {', '.join(known)}")
         experiments = select_experiments(selected, dataset=dataset, depth=depth, init=init, seeds=seeds, epochs=epochs)
         if figure is not None:
             check_figures(experiments, figure)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Literal
 
 from equipoise.errors import ChoiceError
 
@@ -54,7 +55,13 @@ HETEROPHILOUS_SHA256 = {
     "cornell": "684c54ba3daa13b0ba1f04a3d6dd1b1175c1ae9bdeb982851fd4ff96d3aac298",
     "texas": "b164b99e6c3d43e4ab07488ec59bd8c815f90cbc1bd4cf425ce587d2b534d844",
     "wisconsin": "2543c89838cfc75f737f7c4664cc1d097f8268602c20b2d1bd4f21407df9c074",
+    "minesweeper": "e664c8dacf1e8ac466c2c09ed4b237bd2c5541f47a6eae9c6092cb87f16412b3",
+    "tolokers": "dacf3ac94cec53d03cd2adb5255c08b33dee1656c33ca8164a464bd9450a1667",
+    "chameleon_filtered": "bf46f07e1fb5249280447e5fe3100f3e82fc4b93ad1e13ffcfdec924b6ac0bb5",
+    "squirrel_filtered": "f06370ffb3116c5de8b7a600005400b2293c025e0ce2f6916d8201a825505ac7",
 }
+
+Metric = Literal["accuracy", "roc_auc"]
 
 
 @dataclass(frozen=True)
@@ -90,6 +97,8 @@ class DatasetInfo:
         classes: number of classes.
         split: numbers of training, validation and test nodes.
         files: raw files; empty for the synthetic data set.
+        metric: measure of a prediction that its publication uses: ``"roc_auc"`` for two classes of unequal size,
+            ``"accuracy"`` otherwise.
     """
 
     name: str
@@ -100,6 +109,7 @@ class DatasetInfo:
     classes: int
     split: tuple[int, int, int]
     files: tuple[RawFile, ...] = ()
+    metric: Metric = "accuracy"
 
 
 def _planetoid(folder: str) -> tuple[RawFile, ...]:
@@ -125,6 +135,24 @@ _DATASETS = (
     DatasetInfo("cornell", "Cornell", 183, 277, 1703, 5, (87, 59, 37), _heterophilous("cornell")),
     DatasetInfo("texas", "Texas", 183, 279, 1703, 5, (87, 59, 37), _heterophilous("texas")),
     DatasetInfo("wisconsin", "Wisconsin", 251, 450, 1703, 5, (120, 80, 51), _heterophilous("wisconsin")),
+    DatasetInfo(
+        *("minesweeper", "Minesweeper", 10000, 78804, 7, 2, (5000, 2500, 2500)),
+        files=_heterophilous("minesweeper"),
+        metric="roc_auc",
+    ),
+    DatasetInfo(
+        *("tolokers", "Tolokers", 11758, 1038000, 10, 2, (5879, 2939, 2940)),
+        files=_heterophilous("tolokers"),
+        metric="roc_auc",
+    ),
+    DatasetInfo(
+        *("chameleon-filtered", "Chameleon, filtered", 890, 17708, 2325, 5, (427, 302, 161)),
+        files=_heterophilous("chameleon_filtered"),
+    ),
+    DatasetInfo(
+        *("squirrel-filtered", "Squirrel, filtered", 2223, 93996, 2089, 5, (1080, 700, 443)),
+        files=_heterophilous("squirrel_filtered"),
+    ),
     DatasetInfo("synthetic-citation", "Synthetic citation", 1750, 6948, 500, 7, (140, 500, 1000)),
 )
 

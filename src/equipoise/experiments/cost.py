@@ -62,7 +62,7 @@ def epoch_operations(spec: RunSpec, graph: GraphSize | None = None) -> tuple[flo
     hidden_inputs = spec.width * (spec.heads if spec.concat else 1)
     inputs = [graph.features, *[hidden_inputs] * (spec.depth - 1)]
     outputs = [spec.width * spec.heads] * (spec.depth - 1) + [graph.classes * spec.out_heads]
-    matrices = 1 if spec.share_weights else 2
+    matrices = 4 if spec.kind == "transformer" else 1 if spec.share_weights else 2
     weights = sum(i * o for i, o in zip(inputs, outputs, strict=True))
     edges = graph.edges * (2 if spec.undirected else 1) + graph.nodes  # one self-loop per node
     counts = (spec.depth, graph.nodes * matrices * weights, graph.nodes * sum(outputs), edges * sum(outputs))

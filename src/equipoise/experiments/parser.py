@@ -1,6 +1,7 @@
 """Experiments by name or from a TOML file (docs/guide/experiments.md).
 
-The paper's experiments are files of this package, ``experiments/paper/*.toml``. Pydantic checks names and types; the
+The paper's experiments are files of this package, ``experiments/paper/*.toml``; ``experiments/beyond/*.toml`` has
+others, on questions that the paper leaves open. Pydantic checks names and types; the
 checks that involve several tables (axes, published cells, claims) follow here. Every error names file, table and field.
 """
 
@@ -82,14 +83,27 @@ def experiment_names() -> list[str]:
         >>> "sgd" in experiment_names()
         True
     """
-    return sorted(file.name.removesuffix(".toml") for file in _paper().iterdir() if file.name.endswith(".toml"))
+    return _names("paper")
+
+
+def further_experiment_names() -> list[str]:
+    """List the names of this package's experiments that are not the paper's.
+
+    Returns:
+        Sorted names.
+
+    Example:
+        >>> further_experiment_names()
+        ['transformer', 'when-balance-helps']
+    """
+    return _names("beyond")
 
 
 def load_experiment(name: str | Path) -> Experiment:
-    """Load an experiment of the paper by name, or one from a ``.toml`` file.
+    """Load an experiment of this package by name, or one from a ``.toml`` file.
 
     Args:
-        name: a name of :func:`experiment_names`, or the path of a file.
+        name: a name of :func:`experiment_names` or :func:`further_experiment_names`, or the path of a file.
 
     Returns:
         The experiment.
@@ -110,13 +124,19 @@ def load_experiment(name: str | Path) -> Experiment:
         except (OSError, UnicodeDecodeError) as error:
             raise SpecError(f"the experiment cannot be read: {error}", where=str(path)) from error
         return parse_experiment(text, path.stem, str(path))
-    if name not in experiment_names():
-        raise ChoiceError("experiment", name, [*experiment_names(), "a file of your own, my.toml"])
-    return parse_experiment((_paper() / f"{name}.toml").read_text(encoding="utf-8"), str(name), f"{name}.toml")
+    paper, further = experiment_names(), further_experiment_names()
+    if name not in (*paper, *further):
+        raise ChoiceError("experiment", name, [*paper, *further, "a file of your own, my.toml"])
+    file = _folder("paper" if name in paper else "beyond") / f"{name}.toml"
+    return parse_experiment(file.read_text(encoding="utf-8"), str(name), f"{name}.toml")
 
 
-def _paper() -> Traversable:
-    return files("equipoise.experiments") / "paper"
+def _folder(name: str) -> Traversable:
+    return files("equipoise.experiments") / name
+
+
+def _names(folder: str) -> list[str]:
+    return sorted(file.name.removesuffix(".toml") for file in _folder(folder).iterdir() if file.name.endswith(".toml"))
 
 
 def parse_experiment(text: str, name: str, file: str) -> Experiment:

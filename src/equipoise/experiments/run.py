@@ -69,8 +69,10 @@ def _train(
     spec: RunSpec, checkpoint: Checkpoint | None, plan: RecordingPlan | None
 ) -> tuple[History, Recording | None]:
     data = _load_data(spec.dataset, spec.undirected)
+    torch.manual_seed(spec.seed)  # for schemes that keep the initialisation of PyG's layers
     model = build_network(spec, data)
-    initialize_(model, spec.init, beta=spec.beta, generator=torch.Generator().manual_seed(spec.seed))
+    if spec.init != "default":
+        initialize_(model, spec.init, beta=spec.beta, generator=torch.Generator().manual_seed(spec.seed))
     optimizer = build_optimizer(spec.optimizer, model, spec.lr, spec.weight_decay)
     recorder = None if plan is None else _recorder(spec, model, data, plan)
     torch.manual_seed(spec.seed)  # for dropout
@@ -120,6 +122,8 @@ def build_network(spec: RunSpec, data: Data) -> Stack:
         share_weights=spec.share_weights,
         bias=spec.bias,
         skip=spec.skip,
+        norm=spec.norm,
+        jk=spec.jk,
     )
 
 

@@ -18,12 +18,24 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, WrapV
 from equipoise.data.catalog import CATALOG
 from equipoise.errors import ChoiceError, SpecError
 
-Kind = Literal["gatv2", "gat", "gcn", "omega-gat", "lipschitz-gat"]
+Kind = Literal["gatv2", "gat", "gcn", "omega-gat", "lipschitz-gat", "transformer"]
 SchemeName = Literal[
-    "xav", "xav-z", "bal-x", "llortho", "bal-o", "identity", "bal-identity", "llidentity", "bal-llidentity"
+    "default",
+    "xav",
+    "xav-z",
+    "bal-x",
+    "llortho",
+    "bal-o",
+    "identity",
+    "bal-identity",
+    "llidentity",
+    "bal-llidentity",
+    "rebalanced",
 ]
 Activation = Literal["relu", "leaky-relu", "elu", "gelu", "tanh", "identity"]
 Skip = Literal["linear", "identity"]
+Norm = Literal["layer", "batch"]
+JumpingKnowledge = Literal["cat"]
 OptimizerName = Literal["sgd", "adam"]
 
 BALANCED_SCHEMES = ("bal-x", "bal-o", "bal-identity", "bal-llidentity")
@@ -34,6 +46,8 @@ CHOICES: dict[str, tuple[str | None, ...]] = {
     "kind": get_args(Kind),
     "activation": get_args(Activation),
     "skip": (None, *get_args(Skip)),
+    "norm": (None, *get_args(Norm)),
+    "jk": (None, *get_args(JumpingKnowledge)),
     "optimizer": get_args(OptimizerName),
 }
 
@@ -80,7 +94,7 @@ class RunSpec:
         dataset: name of a data set (``equipoise data list``), stored in lower case.
         depth: number of layers L.
         lr: learning rate.
-        init: initialisation scheme, as in :func:`~equipoise.initialize_`.
+        init: initialisation scheme, as in :func:`~equipoise.initialize_`; ``"default"`` is that of PyG's layers.
         seed: seed of initialisation and dropout.
         kind: kind of layer, as in :class:`~equipoise.Stack`.
         width: features of a hidden layer, per head.
@@ -94,6 +108,8 @@ class RunSpec:
         share_weights: use one weight matrix for source and target nodes.
         bias: add a bias to every layer.
         skip: skip connections: ``None``, ``"linear"`` or ``"identity"``.
+        norm: normalisation between layers: ``None``, ``"layer"`` or ``"batch"``.
+        jk: jumping knowledge: ``None`` or ``"cat"``.
         undirected: add the reverse of every edge.
         optimizer: ``"sgd"`` or ``"adam"``.
         weight_decay: L2 penalty.
@@ -131,6 +147,8 @@ class RunSpec:
     share_weights: Switch = True
     bias: Switch = False
     skip: Skip | None = None
+    norm: Norm | None = None
+    jk: JumpingKnowledge | None = None
     undirected: Switch = False
     optimizer: OptimizerName = "sgd"
     weight_decay: NonNegativeFloat = 0.0

@@ -84,13 +84,13 @@ def balance_values(
     if len(layers) == 1:
         return values  # no hidden neuron
     if direction == "forward":
-        _scale_rows(layers[0], values, _initial_norms(beta, layers[0].roles.width_out))
+        _scale_rows(layers[0], values, initial_norms(beta, layers[0].roles.width_out))
         for producer in range(len(layers) - 1):
             _scale_columns(layers, producer, values, _row_norms(layers[producer], values))
     else:
         last = layers[-1]
         W = last.roles.features[0]
-        desired = _initial_norms(beta, last.roles.width_in)
+        desired = initial_norms(beta, last.roles.width_in)
         values[W] = values[W] * _scale_factors(desired, values[W].square().sum(dim=0), last, "column")
         for producer in reversed(range(len(layers) - 1)):
             _scale_rows(layers[producer], values, _column_norms(layers, producer, values))
@@ -104,7 +104,8 @@ def assign_(values: ParameterValues) -> None:
         parameter.copy_(value)
 
 
-def _initial_norms(beta: float | Tensor, neurons: int) -> Tensor:
+def initial_norms(beta: float | Tensor, neurons: int) -> Tensor:
+    """Return β for each neuron; raise a :class:`BalanceError` if it is not positive or has another shape."""
     norms = torch.as_tensor(beta, dtype=torch.float64).cpu()
     if norms.shape not in ((), (neurons,)) or not bool((norms > 0).all()):
         raise BalanceError(

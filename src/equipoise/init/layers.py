@@ -19,17 +19,16 @@ returns its :class:`ParameterRoles`. For a convolution with a weight matrix ``w`
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, replace
 from functools import singledispatch
 from typing import Any
 
-import torch
 import torch_geometric.nn as pyg
 from torch import nn
 from torch_geometric.nn import MessagePassing
 
 from equipoise.errors import InitializationError
+from equipoise.init.trace import Inputs, LayerTrace, example_inputs, trace_layers
 from equipoise.laws.validation import check_module
 from equipoise.nn.fused_gcn import ResidualGCNConv
 from equipoise.nn.omega_gat import OmegaGATConv
@@ -48,6 +47,8 @@ class ParameterRoles:
         skip: matrices of learned skip connections, including the root weights of GraphSAGE.
         bias: biases.
         ones: parameters initialised to one, such as ω of ωGAT.
+        query_key: matrices whose outputs are multiplied with each other to give attention scores. Zero would be a
+            saddle point, since the gradient of each has the other as a factor; they are drawn small instead.
         heads: number of attention heads in the rows of ``features``.
         concat: whether heads are concatenated (True) or averaged (False).
     """
@@ -57,6 +58,7 @@ class ParameterRoles:
     skip: Parameters = ()
     bias: Parameters = ()
     ones: Parameters = ()
+    query_key: Parameters = ()
     heads: int = 1
     concat: bool = True
 
@@ -74,7 +76,7 @@ class ParameterRoles:
     @property
     def all(self) -> Parameters:
         """Every parameter with a role."""
-        return self.features + self.attention + self.skip + self.bias + self.ones
+        return self.features + self.attention + self.skip + self.bias + self.ones + self.query_key
 
 
 @singledispatch
@@ -145,6 +147,20 @@ def _sage_roles(conv: pyg.SAGEConv) -> ParameterRoles:
     return ParameterRoles(features=_weights(conv.lin_l), skip=_weights(root), bias=_biases(conv.lin_l, root))
 
 
+@roles_of.register(pyg.TransformerConv)
+def _transformer_roles(conv: pyg.TransformerConv) -> ParameterRoles:
+    skip = conv.lin_skip if conv.root_weight else None  # PyG creates the layer in either case
+    return ParameterRoles(
+        features=_weights(conv.lin_value),
+        attention=_weights(conv.lin_beta),
+        skip=_weights(skip, conv.lin_edge),
+        bias=_biases(conv.lin_query, conv.lin_key, conv.lin_value, skip),
+        query_key=_weights(conv.lin_query, conv.lin_key),
+        heads=conv.heads,
+        concat=conv.concat,
+    )
+
+
 @roles_of.register(pyg.Linear)
 @roles_of.register(nn.Linear)
 def _linear_roles(layer: Any) -> ParameterRoles:
@@ -161,6 +177,7 @@ def _biases(*owners: Any) -> Parameters:
     return tuple(owner.bias for owner in owners if owner is not None and owner.bias is not None)
 
 
+NOT_A_CHAIN = "initialise each submodule that is a chain separately: initialize_(model.branch, scheme)"
 REGISTER = "@equipoise.init.layers.roles_of.register({kind})"
 
 
@@ -182,14 +199,15 @@ class Layer:
     input_widths: tuple[int, ...]
 
 
-def layers_of(model: nn.Module) -> list[Layer]:
+def layers_of(model: nn.Module, inputs: Inputs | None = None) -> list[Layer]:
     """Return the layers of a model in execution order.
 
-    The order comes from one forward pass ``model(x, edge_index)`` of a copy on a graph of three nodes. A model with
-    another signature is read in registration order.
+    The order comes from one forward pass of a copy on ``inputs``, by default on a small random graph. A model that
+    does not accept ``(x, edge_index)`` or ``(x,)`` is read in registration order.
 
     Args:
         model: a chain of layers with known parameter roles.
+        inputs: positional arguments of the model.
 
     Returns:
         The layers, first to last.
@@ -201,7 +219,8 @@ def layers_of(model: nn.Module) -> list[Layer]:
     check_module(model)
     roles = _find_roles(model)
     _check_complete(model, roles)
-    return _chain({name: roles[name] for name in _execution_order(model, roles)})
+    trace = _trace(model, roles, inputs) if len(roles) > 1 else None
+    return _chain({name: roles[name] for name in (trace.order if trace is not None else roles)}, trace)
 
 
 def _find_roles(model: nn.Module) -> dict[str, ParameterRoles]:
@@ -244,36 +263,17 @@ def _check_complete(model: nn.Module, roles: dict[str, ParameterRoles]) -> None:
         )
 
 
-def _execution_order(model: nn.Module, roles: dict[str, ParameterRoles]) -> list[str]:
-    registered = list(roles)
-    if len(registered) == 1:
-        return registered
-    for width in dict.fromkeys(layer_roles.width_in for layer_roles in roles.values()):
-        calls = _trace_calls(model, registered, width)
-        if set(calls) == set(registered):
-            return list(dict.fromkeys(calls))
-    return registered
+def _trace(model: nn.Module, roles: dict[str, ParameterRoles], inputs: Inputs | None) -> LayerTrace | None:
+    """Trace a forward pass that calls every layer, on the given inputs or else on a small graph."""
+    widths = [layer_roles.width_in for layer_roles in roles.values()]
+    for arguments in example_inputs(model, widths) if inputs is None else (inputs,):
+        trace = trace_layers(model, list(roles), arguments)
+        if trace is not None and set(trace.order) == set(roles):
+            return trace
+    return None
 
 
-def _trace_calls(model: nn.Module, names: list[str], width: int) -> list[str]:
-    """Return the layers' names in the order a copy of the model calls them on three nodes; empty if the call fails."""
-    calls: list[str] = []
-    rng_state = torch.get_rng_state()
-    try:
-        traced = copy.deepcopy(model).cpu().eval()
-        for name in names:
-            traced.get_submodule(name).register_forward_pre_hook(lambda *_, name=name: calls.append(name))
-        x = torch.ones(3, width, dtype=next(traced.parameters()).dtype)
-        with torch.no_grad():
-            traced(x, torch.tensor([[0, 1, 2], [1, 2, 0]]))
-    except Exception:  # a forward with another signature may raise anything
-        return []
-    finally:
-        torch.set_rng_state(rng_state)
-    return calls
-
-
-def _chain(roles: dict[str, ParameterRoles]) -> list[Layer]:
+def _chain(roles: dict[str, ParameterRoles], trace: LayerTrace | None) -> list[Layer]:
     """Infer each layer's inputs from the widths: the previous layer, or the last few layers concatenated."""
     layers: list[Layer] = []
     for index, (name, layer_roles) in enumerate(roles.items()):
@@ -284,9 +284,16 @@ def _chain(roles: dict[str, ParameterRoles]) -> list[Layer]:
                 f"the layers do not form a chain: {name} reads {layer_roles.width_in} features, "
                 f"{layers[-1].name} writes {widths[-1]}",
                 where=" → ".join(roles),
-                remedy="initialise each submodule that is a chain separately: initialize_(model.branch, scheme)",
+                remedy=NOT_A_CHAIN,
             )
         inputs = tuple(range(first or 0, index))
+        unread = [layers[k].name for k in inputs if trace is not None and not trace.reads(name, layers[k].name)]
+        if unread:  # such as a parallel branch of equal width
+            raise InitializationError(
+                f"the layers do not form a chain: {name} does not read the output of {unread[0]}",
+                where=" → ".join(roles),
+                remedy=NOT_A_CHAIN,
+            )
         input_widths = tuple(widths[k] for k in inputs) or (layer_roles.width_in,)
         layers.append(Layer(name, layer_roles, inputs, input_widths))
     return layers

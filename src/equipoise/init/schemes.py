@@ -1,91 +1,32 @@
-"""The named initialisation schemes, the random matrices they draw, and :func:`initialize_`, which applies them.
+"""The named initialisation schemes and :func:`initialize_`, which applies them.
 
-Every matrix (Xavier, orthogonal, identity, looks-linear) is drawn in float64 on the CPU from an explicit generator, so
-a seed gives the same numbers for any dtype and device of the model.
+A chain of known layers is initialised by its structure. Any other network is initialised along its laws.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
 
-import torch
 from torch import Generator, Tensor, nn
 
-from equipoise.errors import ArchitectureError, ChoiceError
-from equipoise.init.balance import Direction, ParameterValues, assign_, balance_values
-from equipoise.init.layers import Layer, layers_of
+from equipoise.errors import ChoiceError, EquipoiseError, InitializationError
+from equipoise.init.balance import Direction, ParameterValues, assign_
+from equipoise.init.chain import initial_values
+from equipoise.init.gain import set_gain_
+from equipoise.init.layers import Layer, layers_of, roles_of
+from equipoise.init.matrices import MatrixInit, identity, orthogonal, xavier
+from equipoise.init.network import balance_along_laws, draw_network, network_roles
+from equipoise.init.trace import Inputs, example_inputs, trace_layers
+from equipoise.laws.discover import discover
+from equipoise.laws.law import Law, check_laws
+from equipoise.laws.rebalance import rebalance_
+from equipoise.laws.validation import check_module
 
-Position = Literal["first", "hidden", "last", "only"]
-MatrixInit = Callable[[int, int, Generator | None], Tensor]
-
-
-def normal(*shape: int, std: float, generator: Generator | None) -> Tensor:
-    """Draw independent normal numbers with mean 0."""
-    return nn.init.normal_(torch.empty(*shape, dtype=torch.float64), std=std, generator=generator)
-
-
-def xavier(rows: int, columns: int, generator: Generator | None) -> Tensor:
-    """Draw a Xavier (Glorot) normal matrix with variance 2 / (rows + columns)."""
-    # nn.init.xavier_normal_ takes math.sqrt, which differs from ** 0.5 in the last bit for some rows + columns (669,
-    # 1446, …). Published results were computed with ** 0.5.
-    return normal(rows, columns, std=(2.0 / (rows + columns)) ** 0.5, generator=generator)
-
-
-def orthogonal(rows: int, columns: int, generator: Generator | None) -> Tensor:
-    """Draw a Haar-distributed matrix with orthonormal rows or columns, whichever are fewer.
-
-    Args:
-        rows: number of rows.
-        columns: number of columns.
-        generator: source of random numbers; None for torch's global generator.
-
-    Returns:
-        A float64 matrix of shape (rows, columns).
-
-    Example:
-        >>> U = orthogonal(3, 5, torch.Generator().manual_seed(0))
-        >>> torch.allclose(U @ U.T, torch.eye(3, dtype=torch.float64))
-        True
-    """
-    # Drawn tall and transposed: nn.init.orthogonal_ of a wide matrix consumes the random numbers in another order.
-    tall = torch.empty(max(rows, columns), min(rows, columns), dtype=torch.float64)
-    nn.init.orthogonal_(tall, generator=generator)
-    return tall if rows >= columns else tall.T
-
-
-def identity(rows: int, columns: int, generator: Generator | None) -> Tensor:  # noqa: ARG001 - same signature as the others
-    """Return a matrix with ones on the diagonal."""
-    return torch.eye(rows, columns, dtype=torch.float64)
-
-
-def looks_linear(block: MatrixInit, rows: int, columns: int, position: Position, generator: Generator | None) -> Tensor:
-    """Build a matrix from a block U and its mirror image −U, so that a ReLU network is linear at initialisation.
-
-        first: [U; −U]        hidden: [[U, −U], [−U, U]]        last: [U, −U]
-
-    The first half of the neurons carries the positive part of U x, the second half the negative part. The next layer
-    takes their difference.
-
-    Args:
-        block: draws U.
-        rows: number of rows; even unless the layer is the last.
-        columns: number of columns; even unless the layer is the first.
-        position: where the layer is in the network.
-        generator: source of random numbers; None for torch's global generator.
-
-    Returns:
-        A float64 matrix of shape (rows, columns).
-    """
-    block_columns = columns if position in ("first", "only") else columns // 2
-    block_rows = rows if position in ("last", "only") else rows // 2
-    U = block(block_rows, block_columns, generator)
-    if position in ("hidden", "last"):
-        U = torch.cat([U, -U], dim=1)
-    if position in ("first", "hidden"):
-        U = torch.cat([U, -U], dim=0)
-    return U
+log = logging.getLogger("equipoise")
 
 
 @dataclass(frozen=True)
@@ -99,6 +40,7 @@ class Scheme:
         attention: whether attention is drawn (Xavier) or zero.
         balanced: whether the balancing procedure follows.
         beta: default squared norm for balancing.
+        draws: whether weights are drawn; otherwise the model keeps them and only the balance changes.
     """
 
     hidden: MatrixInit = xavier
@@ -107,6 +49,7 @@ class Scheme:
     attention: bool = False
     balanced: bool = False
     beta: float = 2.0
+    draws: bool = True
 
 
 SCHEMES = {
@@ -119,6 +62,7 @@ SCHEMES = {
     "bal-identity": Scheme(identity, balanced=True, beta=1.0),
     "llidentity": Scheme(identity, looks_linear=True),
     "bal-llidentity": Scheme(identity, looks_linear=True, balanced=True),
+    "rebalanced": Scheme(attention=True, balanced=True, draws=False),
 }
 
 
@@ -129,12 +73,15 @@ def initialize_(
     beta: float | Tensor | None = None,
     direction: Direction = "forward",
     generator: Generator | None = None,
+    inputs: Inputs | None = None,
+    laws: Sequence[Law] | None = None,
+    calibrate: bool = False,
 ) -> nn.Module:
     r"""Initialise a network in place so that it trains at depth.
 
-    Balanced schemes set the conserved quantity :math:`c_i = \|W^l[i,:]\|^2 - \|W^{l+1}[:,i]\|^2` to zero for every
-    neuron (attention is zero), so that gradients can move all layers. With ``"bal-o"`` the network is also linear at
-    initialisation and its weights are orthogonal, so signals pass through any depth.
+    Balanced schemes set the conserved quantity :math:`c_i = \sum_{in} \|\theta\|^2 - \sum_{out} \|\theta\|^2` to
+    zero for every neuron of every law, so that gradients can move all layers. With ``"bal-o"`` a ReLU network is also
+    linear at initialisation and its weights are orthogonal, so signals pass through any depth.
 
     ==================  =============================  =========  ========
     scheme              feature weights                attention  balanced
@@ -148,98 +95,180 @@ def initialize_(
     ``bal-identity``    identity, ends Xavier          zero       yes
     ``llidentity``      looks-linear identity          zero       no
     ``bal-llidentity``  looks-linear identity          zero       yes
+    ``rebalanced``      as they are                    as it is   yes
     ==================  =============================  =========  ========
 
+    ``rebalanced`` keeps the function that the network computes and moves along its laws to the balanced network of
+    least norm. The other balanced schemes set the gain of each layer.
+
+    A chain of layers with known parameter roles (:mod:`equipoise.init.layers`) is initialised by its structure. Any
+    other network, and any network under ``rebalanced``, is initialised along its laws: pass ``laws`` or ``inputs``
+    unless it takes ``(x, edge_index)`` or ``(x,)``. Parameters of unknown modules keep their values up to a rescaling
+    along the laws. The logger ``equipoise`` reports the imbalance achieved.
+
     Args:
-        model: a chain of layers with known parameter roles (:mod:`equipoise.init.layers`): PyG's basic models,
-            a ``Sequential``, a :class:`~equipoise.Stack`, or your own module. Parameters stay the same objects, so
-            existing optimizers stay valid. Register your own layer class with
-            ``@equipoise.init.layers.roles_of.register(MyConv)``.
+        model: any network. Parameters stay the same objects, so existing optimizers stay valid. Register your own
+            layer class with ``@equipoise.init.layers.roles_of.register(MyConv)``.
         scheme: one of the names above.
         beta: squared norm of each neuron's incoming weights in the first hidden layer (see
             :func:`~equipoise.balance_`). Default: 2, and 1 for ``bal-identity``.
         direction: ``"forward"`` balances from the first layer to the last, ``"reverse"`` from the last to the first.
         generator: source of random numbers. The same generator state gives the same weights, independent of torch's
             global random state. Default: the global generator.
+        inputs: positional arguments of the model, such as ``(x, edge_index)``.
+        laws: the model's laws, as :func:`~equipoise.discover` returns them.
+        calibrate: choose the gain that balance leaves free such that scores on ``inputs`` are small, and so the
+            first loss is near log(classes), whatever the scale of the data (:func:`~equipoise.init.gain.set_gain_`).
 
     Returns:
         The same model.
 
     Raises:
         ModelError: if ``model`` is not a module, or has lazy parameters.
-        InitializationError: if a layer is not supported, or the layers do not form a chain.
-        ArchitectureError: if a looks-linear scheme meets an odd hidden width.
-        BalanceError: if a row or column of the weights is zero, or ``beta`` is not positive.
+        InitializationError: if the layers do not form a known chain and the model needs ``inputs``, or ``calibrate``
+            lacks them.
+        ArchitectureError: if a looks-linear scheme meets an odd hidden width in a chain.
+        BalanceError: if a neuron has zero weights on one side only, or ``beta`` is not positive.
         ChoiceError: if ``scheme`` or ``direction`` is unknown.
 
+    Warns:
+        UserWarning: if a looks-linear scheme meets a network without ReLU, or a balanced one a network without laws.
+
     Example:
-        >>> from torch_geometric.nn import GAT
+        >>> import torch
+        >>> from torch_geometric.nn import GAT, GIN
         >>> model = GAT(1433, 64, num_layers=10, out_channels=7, v2=True, act="relu")
         >>> model = initialize_(model, "bal-o", generator=torch.Generator().manual_seed(0))
         >>> torch.allclose(model.convs[0].lin_l.weight.square().sum(dim=1), torch.tensor(2.0))
         True
+
+        A network that is not a chain of known layers, and one that keeps its draw:
+
+        >>> model = initialize_(GIN(6, 8, num_layers=3, out_channels=2), "bal-o")
+        >>> x, edge_index = torch.rand(4, 6), torch.tensor([[0, 1, 2], [1, 2, 3]])
+        >>> scores = model(x, edge_index)
+        >>> torch.allclose(initialize_(model, "rebalanced")(x, edge_index), scores, rtol=1e-3)
+        True
     """
     if scheme not in SCHEMES:
         raise ChoiceError("scheme", scheme, SCHEMES)
+    check_module(model)
+    if calibrate and inputs is None:
+        raise InitializationError("calibration needs inputs", remedy="pass inputs=(x, edge_index), calibrate=True")
     settings = SCHEMES[scheme]
-    layers = layers_of(model)
+    layers = _known_chain(model, inputs) if settings.draws else None
     if settings.looks_linear:
-        _check_even_widths(layers, scheme)
-    values: ParameterValues = {}
-    for index, layer in enumerate(layers):
-        values |= _draw_layer(layer, settings, _position(index, len(layers)), generator)
-    if settings.balanced:
-        values = balance_values(layers, values, settings.beta if beta is None else beta, direction)
-    assign_(values)
+        _warn_without_relu(model, scheme, inputs)
+    beta = settings.beta if beta is None else beta
+    with _unchanged_on_error(model):
+        if layers is not None:
+            assign_(initial_values(layers, scheme, settings, beta=beta, direction=direction, generator=generator))
+            if settings.balanced and _has_other_parameters(model, layers):
+                _balance_other_parameters(model, scheme, inputs, laws)
+        else:
+            laws = _find_laws(model, inputs) if laws is None else check_laws(laws)
+            _initialize_along_laws(model, scheme, laws, beta=beta, direction=direction, generator=generator)
+        if calibrate and inputs is not None:
+            set_gain_(model, *inputs)
     return model
 
 
-def _position(index: int, count: int) -> Position:
-    if count == 1:
-        return "only"
-    return "first" if index == 0 else "last" if index == count - 1 else "hidden"
+@contextmanager
+def _unchanged_on_error(model: nn.Module) -> Iterator[None]:
+    saved: ParameterValues = {parameter: parameter.detach().clone() for parameter in model.parameters()}
+    try:
+        yield
+    except Exception:
+        assign_(saved)
+        raise
 
 
-def _draw_layer(layer: Layer, scheme: Scheme, position: Position, generator: Generator | None) -> ParameterValues:
-    roles = layer.roles
-    values: ParameterValues = {W: _draw_features(W, layer, scheme, position, generator) for W in roles.features}
-    for a in roles.attention:
-        std = (2.0 / sum(a.shape[-2:])) ** 0.5 if a.ndim > 1 else (2.0 / (1 + len(a))) ** 0.5
-        values[a] = normal(*a.shape, std=std, generator=generator) if scheme.attention else torch.zeros(a.shape)
-    zero_skip = scheme.balanced or scheme.looks_linear
-    for skip in roles.skip:
-        values[skip] = torch.zeros(skip.shape) if zero_skip else xavier(skip.shape[0], skip.shape[1], generator)
-    values |= {bias: torch.zeros(bias.shape) for bias in roles.bias}
-    values |= {parameter: torch.ones(parameter.shape) for parameter in roles.ones}
-    return {parameter: value.double() for parameter, value in values.items()}
+def _known_chain(model: nn.Module, inputs: Inputs | None) -> list[Layer] | None:
+    """Return the layers of a chain; None for another network, and for one with laws between query and key."""
+    try:
+        layers = layers_of(model, inputs)
+    except InitializationError:
+        return None
+    return None if any(layer.roles.query_key for layer in layers) else layers
 
 
-def _draw_features(
-    W: nn.Parameter, layer: Layer, scheme: Scheme, position: Position, generator: Generator | None
-) -> Tensor:
-    """Draw one weight matrix; averaged heads get independent blocks, as equal heads would stay equal in training."""
-    rows, columns = W.shape
-    heads = 1 if layer.roles.concat else layer.roles.heads
-    draw = scheme.hidden if position == "hidden" else scheme.ends
-    if scheme.looks_linear:  # one mirrored block for each concatenated input (jumping knowledge)
-        blocks = [
-            torch.cat(
-                [looks_linear(draw, rows // heads, width, position, generator) for width in layer.input_widths], dim=1
-            )
-            for _ in range(heads)
-        ]
-        return torch.cat(blocks)
-    if draw is xavier:
-        return xavier(rows, columns, generator)
-    return torch.cat([draw(rows // heads, columns, generator) for _ in range(heads)])
+def _initialize_along_laws(
+    model: nn.Module,
+    scheme: str,
+    laws: Sequence[Law],
+    *,
+    beta: float | Tensor,
+    direction: Direction,
+    generator: Generator | None,
+) -> None:
+    settings = SCHEMES[scheme]
+    if settings.draws:
+        roles = network_roles(model, laws)
+        values = draw_network(roles, laws, settings, generator)
+        if settings.balanced:
+            balance_along_laws(laws, roles.features, values, beta, direction)
+        assign_(values)
+    if settings.balanced:
+        _rebalance(scheme, laws)
 
 
-def _check_even_widths(layers: list[Layer], scheme: str) -> None:
-    for layer in layers[:-1]:
-        width = layer.roles.width_out
-        if width % 2:
-            raise ArchitectureError(
-                f"{scheme} pairs each hidden neuron with its mirror image, but the width {width} is odd",
-                where=f"{layer.name} has {width} output neurons",
-                remedy=f"use an even hidden width, such as {width + 1}, or the scheme bal-x",
-            )
+def _rebalance(scheme: str, laws: Sequence[Law]) -> None:
+    """Remove the imbalance that is left, without changing the function, and report the result."""
+    if not any(law.outgoing for law in laws):
+        warnings.warn(f"{scheme}: the network has no law, so there is nothing to balance", stacklevel=4)
+        return
+    imbalance = rebalance_(laws)
+    neurons = sum(law.neurons for law in laws if law.outgoing)
+    log.info("%s: balanced %d neurons in %d laws, imbalance at most %.1e", scheme, neurons, len(laws), imbalance)
+
+
+def _has_other_parameters(model: nn.Module, layers: Sequence[Layer]) -> bool:
+    """Whether a chain has parameters between its layers, such as those of norms, that share laws with the layers."""
+    known = {parameter for layer in layers for parameter in layer.roles.all}
+    return any(parameter not in known for parameter in model.parameters())
+
+
+def _balance_other_parameters(model: nn.Module, scheme: str, inputs: Inputs | None, laws: Sequence[Law] | None) -> None:
+    try:
+        laws = _find_laws(model, inputs) if laws is None else check_laws(laws)
+    except InitializationError as error:
+        warnings.warn(f"{scheme}: norm layers stay out of balance ({error.what}); {GIVE_INPUTS}", stacklevel=3)
+    else:
+        _rebalance(scheme, laws)
+
+
+def _find_laws(model: nn.Module, inputs: Inputs | None) -> list[Law]:
+    """Discover the laws on the inputs, or else on the first example graph that the model accepts."""
+    if inputs is None:
+        inputs = next((args for args in example_inputs(model) if trace_layers(model, (), args) is not None), None)
+    if inputs is None:
+        try:
+            layers_of(model)  # raises an error that names the unknown layer
+        except InitializationError as error:
+            raise InitializationError(
+                error.what, where=error.where, remedy=f"{GIVE_INPUTS}; or {error.remedy}"
+            ) from error
+        raise InitializationError("the model does not run on (x, edge_index)", remedy=GIVE_INPUTS)
+    try:
+        return discover(model, *inputs)
+    except EquipoiseError as error:
+        raise InitializationError(
+            f"the laws cannot be found: {error.what}", where=error.where, remedy=GIVE_INPUTS
+        ) from error
+
+
+GIVE_INPUTS = "pass the model's arguments, inputs=(x, edge_index), or its laws, laws=discover(model, …, output=…)"
+
+
+def _warn_without_relu(model: nn.Module, scheme: str, inputs: Inputs | None) -> None:
+    """Warn if a mirrored pair of neurons is not followed by a ReLU anywhere."""
+    for arguments in example_inputs(model) if inputs is None else (inputs,):
+        trace = trace_layers(model, [name for name, module in model.named_modules() if roles_of(module)], arguments)
+        if trace is not None:
+            if not trace.rectified:
+                warnings.warn(
+                    f"{scheme} makes a ReLU network linear at initialisation, but this network has no ReLU; "
+                    "bal-x makes no such assumption",
+                    stacklevel=3,
+                )
+            return

@@ -7,6 +7,7 @@ from itertools import pairwise
 from numbers import Integral
 from typing import Any, Literal, cast
 
+import torch
 from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing
 from torch_geometric.typing import Adj
@@ -19,8 +20,11 @@ from equipoise.nn.hooks import has_hooks
 from equipoise.nn.lipschitz_gat import LipschitzGATConv
 from equipoise.nn.omega_gat import OmegaGATConv
 from equipoise.nn.sparse_linear import feature_dropout
+from equipoise.nn.sparse_transformer import SparseTransformerConv
 
 Skip = Literal["linear", "identity"]
+Norm = Literal["layer", "batch"]
+JumpingKnowledge = Literal["cat"]
 
 
 class Stack(nn.Module):
@@ -33,7 +37,7 @@ class Stack(nn.Module):
     so that ``stack.convs[l].state_dict()`` can be loaded into PyG's own layer and vice versa.
 
     Args:
-        kind: ``"gatv2"``, ``"gat"``, ``"gcn"``, ``"omega-gat"`` or ``"lipschitz-gat"``.
+        kind: ``"gatv2"``, ``"gat"``, ``"gcn"``, ``"omega-gat"``, ``"lipschitz-gat"`` or ``"transformer"``.
         widths: number of input features, hidden widths, number of classes: L + 1 numbers for L layers.
         heads: attention heads of every layer except the last, which has ``out_heads``.
         concat: concatenate heads, each of the width given in ``widths``, so that the next layer has heads × width
@@ -44,19 +48,22 @@ class Stack(nn.Module):
         bias: whether layers have biases.
         skip: ``"linear"`` adds a learned matrix without bias to every layer, inside φ (parameter ``res``);
             ``"identity"`` adds the layer's input to its result, :math:`h + \varphi(\mathrm{conv}(h))`, wherever input
-            and output are hidden features of equal width, that is never across the first or last layer.
+            and output are hidden features of equal width, that is never across the first or last layer. The linear
+            skip of ``"transformer"`` is PyG's root weight.
         negative_slope: slope of the LeakyReLU in attention scores.
         attention_dropout: dropout probability of attention coefficients, if it differs from ``dropout``.
-        add_self_loops: whether layers add self-loops to the graph.
+        add_self_loops: whether layers add self-loops to the graph; ``"transformer"`` never does.
         out_heads: attention heads of the last layer, which are averaged.
         input_dropout: dropout probability of the input features.
+        norm: ``"layer"`` or ``"batch"`` normalises the result of every layer except the last, before φ.
+        jk: ``"cat"`` lets the last layer read all hidden features, concatenated (jumping knowledge).
 
     Shapes:
         - **input:** node features (nodes, widths[0]), dense or sparse, and ``edge_index`` (2, edges)
         - **output:** (nodes, widths[-1])
 
     Raises:
-        ChoiceError: unknown ``kind``, ``activation`` or ``skip``.
+        ChoiceError: unknown ``kind``, ``activation``, ``skip``, ``norm`` or ``jk``.
         ArchitectureError: widths, heads or probabilities out of range, or options that ``kind`` does not have.
 
     Example:
@@ -89,17 +96,22 @@ class Stack(nn.Module):
         add_self_loops: bool = True,
         out_heads: int = 1,
         input_dropout: float = 0.0,
+        norm: Norm | None = None,
+        jk: JumpingKnowledge | None = None,
     ) -> None:
         super().__init__()
-        _check_names(kind, activation, skip)
+        _check_names(kind=kind, activation=activation, skip=skip, norm=norm, jk=jk)
         _check_counts(widths, heads, out_heads)
         _check_dropouts(dropout=dropout, attention_dropout=attention_dropout, input_dropout=input_dropout)
         _check_options(kind, max(heads, out_heads), share_weights, attention_dropout)
         widths = [int(width) for width in widths]  # PyG accepts int only, not NumPy integers
         self.kind, self.widths, self.heads, self.concat = kind, tuple(widths), heads, concat
-        self.dropout, self.input_dropout, self.skip = dropout, input_dropout, skip
+        self.dropout, self.input_dropout, self.skip, self.jk = dropout, input_dropout, skip, jk
 
         hidden = [heads * width if concat else width for width in widths[1:-1]]
+        inputs = [widths[0], *hidden]
+        if jk and hidden:
+            inputs[-1] = sum(hidden)
         self.convs = nn.ModuleList(
             KINDS[kind](
                 in_channels=in_channels,
@@ -113,8 +125,9 @@ class Stack(nn.Module):
                 share_weights=share_weights,
                 residual=skip == "linear",
             )
-            for layer, (in_channels, out_channels) in enumerate(zip([widths[0], *hidden], widths[1:], strict=True))
+            for layer, (in_channels, out_channels) in enumerate(zip(inputs, widths[1:], strict=True))
         )
+        self.norms = nn.ModuleList(NORMS[norm](width) for width in hidden) if norm else None
         self.activation = ACTIVATIONS[activation]()
         # Layer l ≥ 1 maps the l-th hidden features to the next ones; layer 0 maps the input to the first.
         equal_widths = [layer for layer, (before, after) in enumerate(pairwise(hidden), start=1) if before == after]
@@ -122,8 +135,8 @@ class Stack(nn.Module):
 
     def reset_parameters(self) -> None:
         """Reinitialise all parameters as PyG does."""
-        for conv in self.convs:
-            cast(MessagePassing, conv).reset_parameters()
+        for module in (*self.convs, *(self.norms or ())):
+            cast(MessagePassing, module).reset_parameters()
 
     def forward(self, x: Tensor, edge_index: Adj) -> Tensor:
         """Run the network.
@@ -135,20 +148,26 @@ class Stack(nn.Module):
         Returns:
             Output of the last layer, without activation.
         """
-        convs_only = not (self.identity_skips or (self.training and (self.dropout or self.input_dropout)))
+        dropout = self.training and (self.dropout or self.input_dropout)
+        convs_only = not (self.identity_skips or self.norms or self.jk or dropout)
         if convs_only and can_fuse(list(self.convs), self.activation, x, edge_index):
             return fused_forward(list(self.convs), x, edge_index)
-        h, last = x, len(self.convs) - 1
+        h, last, hidden = x, len(self.convs) - 1, list[Tensor]()
         for layer, conv in enumerate(self.convs):
+            if self.jk and layer == last and hidden:
+                h = torch.cat(hidden, dim=-1)
             # Dropout applies to the layer's input but not to an identity skip.
             z = feature_dropout(h, self.dropout if layer else self.input_dropout, self.training)
-            out = self._conv_and_activation(conv, z, edge_index) if layer < last else conv(z, edge_index)
+            out = self._hidden_layer(layer, conv, z, edge_index) if layer < last else conv(z, edge_index)
             h = h + out if layer in self.identity_skips else out
+            hidden.append(h)
         return h
 
-    def _conv_and_activation(self, conv: nn.Module, h: Tensor, edge_index: Adj) -> Tensor:
-        """φ(conv(h)), in one kernel if φ is a ReLU and no hook observes its input."""
+    def _hidden_layer(self, layer: int, conv: nn.Module, h: Tensor, edge_index: Adj) -> Tensor:
+        """φ(norm(conv(h))), in one kernel if there is no norm, φ is a ReLU and no hook observes its input."""
         fusable = isinstance(self.activation, nn.ReLU) and isinstance(conv, FusedGATv2Conv | FusedGATConv)
+        if self.norms is not None:
+            return cast(Tensor, self.activation(self.norms[layer](conv(h, edge_index))))
         if fusable and not has_hooks(conv, self.activation):
             return cast(Tensor, conv(h, edge_index, relu=True))
         return cast(Tensor, self.activation(conv(h, edge_index)))
@@ -184,12 +203,20 @@ def _gcn(
     return conv(in_channels, out_channels, add_self_loops=add_self_loops, bias=bias)
 
 
+def _transformer(
+    *, add_self_loops: bool, negative_slope: float, share_weights: bool, residual: bool, **options: Any
+) -> MessagePassing:
+    del add_self_loops, negative_slope, share_weights
+    return SparseTransformerConv(root_weight=residual, **options)
+
+
 KINDS: dict[str, Callable[..., MessagePassing]] = {
     "gatv2": _gatv2,
     "gat": _gat,
     "gcn": _gcn,
     "omega-gat": _omega_gat,
     "lipschitz-gat": _lipschitz_gat,
+    "transformer": _transformer,
 }
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -201,16 +228,23 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "identity": nn.Identity,
 }
 
+NORMS: dict[str, Callable[[int], nn.Module]] = {"layer": nn.LayerNorm, "batch": nn.BatchNorm1d}
+
 SKIPS = (None, "linear", "identity")
 
+CHOICES: dict[str, tuple[str | None, ...]] = {
+    "kind": tuple(KINDS),
+    "activation": tuple(ACTIVATIONS),
+    "skip": SKIPS,
+    "norm": (None, *NORMS),
+    "jk": (None, "cat"),
+}
 
-def _check_names(kind: str, activation: str, skip: str | None) -> None:
-    if kind not in KINDS:
-        raise ChoiceError("kind", kind, KINDS)
-    if activation not in ACTIVATIONS:
-        raise ChoiceError("activation", activation, ACTIVATIONS)
-    if skip not in SKIPS:
-        raise ChoiceError("skip", skip, map(str, SKIPS))
+
+def _check_names(**names: str | None) -> None:
+    for option, name in names.items():
+        if name not in CHOICES[option]:
+            raise ChoiceError(option, name, map(str, CHOICES[option]))
 
 
 def _check_counts(widths: Sequence[int], heads: int, out_heads: int) -> None:

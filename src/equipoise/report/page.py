@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 
 from equipoise.errors import EquipoiseError, SpecError
 from equipoise.experiments.experiment import Cell, Experiment
-from equipoise.experiments.parser import experiment_names
+from equipoise.experiments.parser import experiment_names, further_experiment_names
 from equipoise.experiments.result import Result, describe_machine, library_versions
 from equipoise.experiments.store import Store
 from equipoise.report.figures import draw_figure, has_figure
@@ -144,7 +144,11 @@ def reproduce_command(experiment: Experiment, cell: Cell | None = None) -> str:
         >>> reproduce_command(sgd, sgd.cells[0])
         'equipoise reproduce sgd --dataset cora --depth 2 --init xav --epochs 200'
     """
-    name = experiment.name if experiment.name in experiment_names() else f"{experiment.name}.toml"
+    name = (
+        experiment.name
+        if experiment.name in (*experiment_names(), *further_experiment_names())
+        else f"{experiment.name}.toml"
+    )
     if experiment.kind == "data":
         return shlex.join(["equipoise", "report", name])
     arguments = ["equipoise", "reproduce", name]

@@ -57,6 +57,7 @@ SCHEME_STYLES = {
     "bal-identity": SchemeStyle("#5b4d0c", "solid", "P"),
     "llidentity": SchemeStyle("#5fae8b", (0, (3, 1, 1, 1)), "X"),
     "bal-llidentity": SchemeStyle("#12543a", "solid", "X"),
+    "rebalanced": SchemeStyle("#8e2f5c", (0, (6, 1.5)), "v"),
 }
 OTHER_STYLE = SchemeStyle("#7d3c98", (0, (3, 1)), "v")
 
@@ -71,6 +72,7 @@ SCHEME_TITLES = {
     "bal-identity": "Identity+Bal",
     "llidentity": "LLidentity",
     "bal-llidentity": "LLidentity+Bal",
+    "rebalanced": "Rebalanced",
 }
 
 
