@@ -5,7 +5,7 @@ Public names, imported lazily on first use:
     discover, verify                 find the rescaling laws of any network; check them by rescaling
     explain, Explanation             report on laws, their balance and the cause of missing laws
     imbalance, residual, telescope   conserved quantities of gradient flow, and checks that they are conserved
-    rebalance_                       balance a network without changing its function
+    rebalance_, Rebalancer           balance a network without changing its function, once or during training
     initialize_, balance_            initialise a network so that it trains at any depth; balance given weights
     Stack, fuse_, unfuse_            build a deep network in one line; use fused CPU layers in any model
     load_dataset, train, History     load the paper's data; train a network; its learning curves
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from equipoise.nn.stack import Stack as Stack
     from equipoise.training.history import History as History
     from equipoise.training.loop import train as train
+    from equipoise.training.rebalancer import Rebalancer as Rebalancer
     from equipoise.training.recorder import Recorder as Recorder
     from equipoise.training.recording import Recording as Recording
 
@@ -54,6 +55,7 @@ _HOMES = {
     "Explanation": "equipoise.laws.explain",
     "History": "equipoise.training.history",
     "Law": "equipoise.laws.law",
+    "Rebalancer": "equipoise.training.rebalancer",
     "Recorder": "equipoise.training.recorder",
     "Recording": "equipoise.training.recording",
     "Slot": "equipoise.laws.slot",
