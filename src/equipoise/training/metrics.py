@@ -100,5 +100,12 @@ def _torchmetrics(name: str, scores: Tensor, targets: Tensor) -> float:
     else:
         settings = {"task": "binary"}
         scores, targets = scores.reshape(-1), targets.reshape(-1)
-    # In float64: torchmetrics applies a sigmoid to logits, which would tie large ones in float32.
-    return float(getattr(functional, name)(scores.double(), targets.long(), **settings))
+    # As numbers in [0, 1]: torchmetrics applies a sigmoid to anything else, which ties large logits.
+    in_unit_range = scores.double().softmax(dim=-1) if settings["task"] == "multiclass" else _ranks(scores)
+    return float(getattr(functional, name)(in_unit_range, targets.long(), **settings))
+
+
+def _ranks(scores: Tensor) -> Tensor:
+    """Ranks of the scores, from 0 to 1 with equal ranks for equal scores: both metrics depend on nothing else."""
+    values, ranks = scores.detach().unique(return_inverse=True)
+    return ranks.double() / max(len(values) - 1, 1)
