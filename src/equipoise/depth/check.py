@@ -1,250 +1,89 @@
-"""Depth check: how gradients, balance, representations and loss of a model change with its depth."""
+"""Depth check and width check: how gradients, balance, representations and loss of a model change with its size."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, repeat
+from typing import Any, TypeAlias
 
-import pandas as pd
 import torch
-import torch.nn.functional as F
-from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 from torch import Tensor, nn
-from torch.optim import SGD
+from torch.optim import Optimizer
 from torch_geometric.data import Data
 
-from equipoise.errors import ChoiceError, EquipoiseError, ForwardError, ModelError, TrainingError
-from equipoise.init.schemes import SCHEMES, initialize_
+from equipoise.depth.prediction import class_entropy
+from equipoise.depth.remedies import DEFAULT, apply_remedy, check_remedy
+from equipoise.depth.result import EPOCH_BUDGET, DepthCheck, DepthResult
+from equipoise.errors import EquipoiseError, ForwardError, ModelError, TrainingError
+from equipoise.experiments.parser import load_experiment
 from equipoise.kernels.denormals import flush_denormals
 from equipoise.laws.law import Law
+from equipoise.laws.rebalance import rebalance_
 from equipoise.laws.validation import check_module, describe_value, summarize_error
 from equipoise.nn.fused_convs import fuse_
-from equipoise.report.plots.depth import draw_depth
-from equipoise.report.plots.style import save_figure
 from equipoise.training.batched_laws import discover_on_small_graph
-from equipoise.training.quantities import MOVED_THRESHOLD
+from equipoise.training.optimizers import OptimizerFactory, get_optimizer
+from equipoise.training.rebalancer import Rebalancer
 from equipoise.training.recorder import Recorder
+from equipoise.training.task import (
+    Loss,
+    check_targets,
+    custom_loss,
+    default_loss,
+    get_targets,
+    model_caller,
+    select_rows,
+)
 
-DEFAULT = "default"  # the scheme that keeps the model's own initialisation
-EPOCH_BUDGET = 5000  # of the paper's protocol: the weights have to move within it
 RECORDS = 10  # recorded steps per run
+REBALANCE_EVERY = 10
+ADAM_LEARNING_RATE = 1e-3
 
 ModelBuilder = Callable[[int], nn.Module]
-
-
-@dataclass
-class DepthResult:
-    """Result of one depth and scheme.
-
-    Attributes:
-        depth: Number of layers.
-        scheme: Initialisation scheme.
-        lr: Learning rate.
-        note: Why the run ended early or did not start; empty otherwise.
-        losses: Training loss at each step.
-        seconds: Duration of the run.
-        imbalance: Initial mean ``|c| / (incoming + outgoing)`` of the worst layer; None if no law is known.
-        frame: Recorded quantities, with the columns epoch, quantity, layer, value.
-    """
-
-    depth: int
-    scheme: str
-    lr: float
-    note: str = ""
-    losses: list[float] = field(default_factory=list)
-    seconds: float = 0.0
-    imbalance: float | None = None
-    frame: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False)
-
-    @property
-    def gradient(self) -> float | None:
-        """Median ‖∇W¹‖/‖W¹‖ of the first layer over the recorded steps."""
-        values = self._values("gradient/features", 1)
-        return float(values.median()) if len(values) else None
-
-    @property
-    def distance(self) -> float | None:
-        """Mean average distance between neighbours' representations in the last hidden layer, at the last record."""
-        values = self._values("representation/mad", max(self.depth - 1, 1))
-        return float(values.iloc[-1]) if len(values) else None
-
-    @property
-    def relative_change(self) -> float | None:
-        """Extrapolated change of the first layer's weights over 5000 such steps, relative to their norm."""
-        return None if self.gradient is None else self.gradient * self.lr * EPOCH_BUDGET
-
-    @property
-    def trains(self) -> bool | None:
-        """Whether the extrapolated change is at least 5 %; None if nothing was recorded."""
-        return None if self.relative_change is None else self.relative_change >= MOVED_THRESHOLD
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON and tables."""
-        return {
-            "depth": self.depth,
-            "scheme": self.scheme,
-            "lr": self.lr,
-            "steps": len(self.losses),
-            "gradient": self.gradient,
-            "relative_change": self.relative_change,
-            "imbalance": self.imbalance,
-            "distance": self.distance,
-            "loss_start": self.losses[0] if self.losses else None,
-            "loss_end": self.losses[-1] if self.losses else None,
-            "seconds": round(self.seconds, 2),
-            "trains": self.trains,
-            "note": self.note,
-        }
-
-    def _values(self, quantity: str, layer: int) -> pd.Series[float]:
-        if self.frame.empty:
-            return pd.Series(dtype=float)
-        rows = self.frame[(self.frame["quantity"] == quantity) & (self.frame["layer"] == layer)]
-        values: pd.Series[float] = rows["value"]
-        return values
-
-
-@dataclass(frozen=True)
-class DepthCheck:
-    """Result of :func:`depth_check`; prints as a table followed by a verdict.
-
-    Attributes:
-        results: One :class:`DepthResult` per depth and scheme.
-        title: Title of the table and the figure.
-
-    Example:
-        >>> from equipoise import Stack, depth_check, load_dataset
-        >>> data = load_dataset("synthetic-citation")
-        >>> def build(depth):
-        ...     return Stack("gatv2", [data.num_features, *[16] * (depth - 1), data.classes])
-        >>> check = depth_check(build, data, depths=(2, 3), schemes=("bal-o",), steps=2, title="GATv2, width 16")
-        >>> print(check)
-        GATv2, width 16
-        <BLANKLINE>
-        depth  scheme  gradient  imbalance ...
-        >>> check.summary().shape[0], check.results[1].depth
-        (2, 3)
-    """
-
-    results: tuple[DepthResult, ...]
-    title: str = ""
-
-    def summary(self) -> pd.DataFrame:
-        """Return a table with one row per depth and scheme."""
-        return pd.DataFrame([result.to_dict() for result in self.results])
-
-    def frame(self) -> pd.DataFrame:
-        """Return all recorded values, with the columns depth, scheme, epoch, quantity, layer, value."""
-        frames = [r.frame.assign(depth=r.depth, scheme=r.scheme) for r in self.results if len(r.frame)]
-        columns = ["depth", "scheme", "epoch", "quantity", "layer", "value"]
-        return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
-
-    def figure(self, path: str | Path | None = None) -> Figure:
-        """Draw gradient, imbalance, representations and loss over depth.
-
-        Args:
-            path: File to write (``.png``, ``.svg`` or ``.pdf``); None writes nothing.
-
-        Returns:
-            The figure.
-        """
-        figure = draw_depth(self.summary(), self.title)
-        if path is not None:
-            save_figure(figure, path)
-        return figure
-
-    def verdict(self) -> str:
-        """State for each scheme up to which depth the model can train, and list the notes of the runs."""
-        schemes = list(dict.fromkeys(result.scheme for result in self.results))
-        lines = [line for scheme in schemes for line in self._scheme_verdict(scheme)]
-        notes = [f"{result.scheme}, {result.depth} layers: {result.note}" for result in self.results if result.note]
-        return "\n".join([*lines, *dict.fromkeys(notes)])
-
-    def _scheme_verdict(self, scheme: str) -> Iterator[str]:
-        results = [result for result in self.results if result.scheme == scheme and result.gradient is not None]
-        if not results:
-            return
-        name = "As built" if scheme == DEFAULT else f"With {scheme}"
-        first_failing = next((i for i in range(len(results)) if not any(r.trains for r in results[i:])), None)
-        if first_failing is None:
-            smallest = min(result.gradient or 0.0 for result in results)
-            slow = [str(result.depth) for result in results if not result.trains]
-            exception = f", though not at {', '.join(slow)}" if slow else ""
-            yield (
-                f"{name}, the first layer's relative gradient is at least {smallest:.0e} "
-                f"up to {results[-1].depth} layers: it can train{exception}."
-            )
-            return
-        failing = results[first_failing:]
-        largest = max(result.gradient or 0.0 for result in failing)
-        change = max(result.relative_change or 0.0 for result in failing)
-        yield (
-            f"{name}, from {failing[0].depth} layers on the first layer's relative gradient is at most {largest:.0e}: "
-            f"in {EPOCH_BUDGET} such steps its weights move by {100 * change:.1g} % or less. It will not train."
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
-        results = [result.to_dict() for result in self.results]
-        return {"title": self.title, "results": results, "verdict": self.verdict()}
-
-    def __str__(self) -> str:
-        headers = ("depth", "scheme", "gradient", "imbalance", "distance", "loss", "steps")
-        rows = [
-            (
-                str(result.depth),
-                result.scheme,
-                _format(result.gradient),
-                _format(result.imbalance),
-                _format(result.distance),
-                f"{result.losses[0]:.3f} → {result.losses[-1]:.3f}" if result.losses else "–",
-                str(len(result.losses)),
-            )
-            for result in self.results
-        ]
-        widths = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
-        table = [
-            "  ".join(f"{text:>{width}}" for text, width in zip(row, widths, strict=True)) for row in (headers, *rows)
-        ]
-        legend = (
-            "gradient: ‖∇W‖/‖W‖ of the first layer; imbalance: |c| over a neuron's squared weights, worst layer; "
-            "distance: between neighbours in the last hidden layer"
-        )
-        return "\n".join([*([self.title, ""] if self.title else []), *table, "", legend, "", self.verdict()])
+CheckData: TypeAlias = Data | Mapping[str, Iterable[Any]]
 
 
 def depth_check(
     build: ModelBuilder,
-    data: Data,
+    data: CheckData,
     depths: Sequence[int] = (2, 5, 10, 20, 40),
     schemes: Sequence[str] = (DEFAULT, "bal-o"),
     steps: int = 50,
     *,
+    loss: Loss | None = None,
+    optimizer: str | OptimizerFactory = "sgd",
     lr: float | None = None,
+    epochs: int = EPOCH_BUDGET,
     seconds: float = 8.0,
     seed: int = 0,
     title: str = "",
 ) -> DepthCheck:
     """Check in a short run per depth whether a model will train when it is deep.
 
-    For every depth and scheme, takes a few steps of plain gradient descent on the training nodes and records gradients
-    and representations of all layers, the initial imbalance and the loss. Plain gradient descent is the strict test:
-    Adam enlarges small gradients whether or not they carry information. The random state of torch is restored
-    afterwards.
+    For every depth and scheme, takes a few steps on the training set, records gradients and representations of all
+    layers, the initial imbalance and the loss, and predicts whether the loss falls to 90 % of the entropy of the class
+    frequencies within ``epochs`` steps. Plain gradient descent is the strict test: Adam enlarges small gradients,
+    whether or not they carry information. The random state of torch is restored afterwards.
 
     Args:
-        build: ``build(depth)`` returns a model that is called as ``model(x, edge_index)``.
-        data: Graph with ``x``, ``edge_index``, ``y`` and, optionally, ``train_mask``.
+        build: ``build(depth)`` returns a model that is called as ``model(x, edge_index)`` or ``model(data)``.
+        data: Graph with ``x``, ``edge_index``, ``y`` and, optionally, ``train_mask``; or loaders of batches
+            ``{"train": …}``, as in :func:`~equipoise.train`.
         depths: Numbers of layers.
-        schemes: Initialisation schemes of :func:`equipoise.initialize_`; ``"default"`` keeps the model as built.
-        steps: Steps of gradient descent per depth and scheme.
-        lr: Learning rate; by default the paper's for each depth (0.1 up to 5 layers, 0.05 up to 20, then 0.005).
+        schemes: What to compare: ``"default"`` (the model as built), an initialisation scheme of
+            :func:`equipoise.initialize_`, ``"rebalanced"`` (as built, rebalanced at the start and every 10 steps),
+            ``"skip"`` (identity skips around hidden layers), ``"layer-norm"`` (after hidden layers).
+        steps: Steps per depth and scheme.
+        loss: Function of model and graph or batch; by default as in :func:`~equipoise.train`.
+        optimizer: Name of an optimizer, or a function of the parameters that returns one.
+        lr: Learning rate; by default the paper's for this data set and depth (for other data sets that of citation
+            graphs) with ``"sgd"``, 0.001 with other names.
+        epochs: Number of steps that the prediction refers to.
         seconds: Time limit per depth and scheme; a run that exceeds it ends early, with a note.
         seed: Seed of the initialisation.
         title: Title of the table and the figure.
@@ -267,29 +106,134 @@ def depth_check(
         >>> check.summary()[["depth", "scheme", "steps"]].values.tolist()
         [[2, 'default', 3], [2, 'bal-o', 3], [4, 'default', 3], [4, 'bal-o', 3]]
     """
-    _check_arguments(data, depths, schemes, steps, seconds)
+    settings = _Settings(loss, optimizer, lr, steps, epochs, seconds, seed)
+    return DepthCheck(_run(build, data, depths, schemes, settings, what="depth"), title)
+
+
+def width_check(
+    build: ModelBuilder,
+    data: CheckData,
+    widths: Sequence[int] = (16, 32, 64, 128),
+    schemes: Sequence[str] = (DEFAULT, "bal-o"),
+    steps: int = 50,
+    *,
+    loss: Loss | None = None,
+    optimizer: str | OptimizerFactory = "sgd",
+    lr: float | None = None,
+    epochs: int = EPOCH_BUDGET,
+    seconds: float = 8.0,
+    seed: int = 0,
+    title: str = "",
+) -> DepthCheck:
+    """Check in a short run per width what happens as a model gets wider, at one learning rate.
+
+    The same machinery as :func:`depth_check`. Gradients, updates and representations that keep their size allow one
+    learning rate for all widths.
+
+    Args:
+        build: ``build(width)`` returns a model.
+        data: As in :func:`depth_check`.
+        widths: Hidden widths.
+        schemes: As in :func:`depth_check`.
+        steps: Steps per width and scheme.
+        loss: As in :func:`depth_check`.
+        optimizer: As in :func:`depth_check`.
+        lr: Learning rate, the same for all widths; by default 0.1 with ``"sgd"``, 0.001 with other names.
+        epochs: Number of steps that the prediction refers to.
+        seconds: Time limit per width and scheme.
+        seed: Seed of the initialisation.
+        title: Title of the table and the figure.
+
+    Returns:
+        The results; the column ``depth`` of the tables holds the width.
+
+    Raises:
+        ChoiceError: For an unknown scheme.
+        ForwardError: If a model does not return one score per node and class.
+        ModelError: If ``build`` fails or does not return a module.
+        TrainingError: If the data lack a tensor, or for impossible values of the other arguments.
+
+    Example:
+        >>> from equipoise import Stack, load_dataset
+        >>> data = load_dataset("synthetic-citation")
+        >>> def build(width):
+        ...     return Stack("gatv2", [data.num_features, width, width, data.classes])
+        >>> width_check(build, data, widths=(8, 16), schemes=("default",), steps=3).summary()["depth"].tolist()
+        [8, 16]
+    """
+    settings = _Settings(loss, optimizer, lr, steps, epochs, seconds, seed)
+    return DepthCheck(_run(build, data, widths, schemes, settings, what="width"), title, "width")
+
+
+@dataclass(frozen=True)
+class _Settings:
+    loss: Loss | None
+    optimizer: str | OptimizerFactory
+    lr: float | None
+    steps: int
+    epochs: int
+    seconds: float
+    seed: int
+
+    def learning_rate(self, data: CheckData, depth: int) -> float:
+        if self.lr is not None:
+            return self.lr
+        if self.optimizer == "sgd":
+            return paper_learning_rate(depth, getattr(data, "name", None))
+        return ADAM_LEARNING_RATE if isinstance(self.optimizer, str) else float("nan")
+
+    def build_optimizer(self, model: nn.Module, lr: float) -> Optimizer:
+        return get_optimizer(self.optimizer, model, lr if isinstance(self.optimizer, str) else self.lr)
+
+
+def _run(
+    build: ModelBuilder,
+    data: CheckData,
+    sizes: Sequence[int],
+    schemes: Sequence[str],
+    settings: _Settings,
+    *,
+    what: str,
+) -> tuple[DepthResult, ...]:
+    _check_arguments(data, sizes, schemes, settings)
     results: list[DepthResult] = []
+    steps = settings.steps
     with torch.random.fork_rng(range(torch.cuda.device_count())), _progress_bar() as progress:
-        task = progress.add_task("", total=len(depths) * len(schemes) * steps)
-        for depth in depths:
-            laws: list[Law] | None = None
+        task = progress.add_task("", total=len(sizes) * len(schemes) * steps)
+        for size in sizes:
             for scheme in schemes:
                 done = len(results) * steps
-                progress.update(task, description=f"{depth} layers, {scheme}", completed=done)
-                result = DepthResult(depth, scheme, paper_learning_rate(depth) if lr is None else lr)
+                progress.update(task, description=f"{what} {size}, {scheme}", completed=done)
+                lr = settings.learning_rate(data, size if what == "depth" else 2)
+                result = DepthResult(size, scheme, lr, budget=settings.epochs)
                 results.append(result)
-                model = _build_model(build, result, seed)
+                model = _build_model(build, result, settings.seed)
                 if model is None:
                     continue
-                laws = _discover_laws(model, data) if laws is None else [law.bind(model) for law in laws]
-                for step in _train(result, model, data, laws, steps=steps, seconds=seconds):
+                for step in _train(result, model, data, settings):
                     progress.update(task, completed=done + step)
-    return DepthCheck(tuple(results), title)
+    return tuple(results)
 
 
-def paper_learning_rate(depth: int) -> float:
-    """The paper's learning rate of gradient descent on the citation graphs."""
-    return 0.1 if depth <= 5 else 0.05 if depth <= 20 else 0.005
+def paper_learning_rate(depth: int, dataset: str | None = None) -> float:
+    """The paper's learning rate of gradient descent for a data set and depth.
+
+    Args:
+        depth: Number of layers; between two of the paper's depths, the deeper one counts.
+        dataset: Name of a data set of the paper; any other has the learning rates of the citation graphs.
+
+    Returns:
+        The learning rate.
+
+    Example:
+        >>> paper_learning_rate(10), paper_learning_rate(10, "texas")
+        (0.05, 0.01)
+    """
+    sgd = load_experiment("sgd")
+    names = sgd.axes["dataset"]
+    cells = sgd.subset(dataset=["cora" if dataset is None or dataset not in names else dataset]).specs
+    rates = {spec.depth: spec.lr for spec in cells}
+    return rates[min((known for known in rates if known >= depth), default=max(rates))]
 
 
 def _build_model(build: ModelBuilder, result: DepthResult, seed: int) -> nn.Module | None:
@@ -309,82 +253,115 @@ def _build_model(build: ModelBuilder, result: DepthResult, seed: int) -> nn.Modu
             remedy="it takes a depth and returns a torch.nn.Module",
         )
     check_module(model)
-    try:
-        if result.scheme != DEFAULT:
-            initialize_(model, result.scheme, generator=torch.Generator().manual_seed(seed))
-    except EquipoiseError as error:
-        result.note = f"this scheme cannot initialise the model: {error.what}"
-        return None
-    return fuse_(model)
+    result.note = apply_remedy(model, result.scheme, seed)
+    return None if result.note else fuse_(model)
 
 
-def _discover_laws(model: nn.Module, data: Data) -> list[Law]:
+def _discover_laws(model: nn.Module, data: CheckData) -> list[Law]:
     """Find the model's laws on a small random graph; none if the model does not run on one."""
+    x = getattr(data, "x", None)
     try:
-        return discover_on_small_graph(model, data.x.shape[1])
+        return [] if x is None else discover_on_small_graph(model, x.shape[1])
     except EquipoiseError:
         return []
 
 
-def _train(
-    result: DepthResult, model: nn.Module, data: Data, laws: list[Law], *, steps: int, seconds: float
-) -> Iterator[int]:
-    """Take steps of gradient descent up to the time limit and fill in the result.
+def _train(result: DepthResult, model: nn.Module, data: CheckData, settings: _Settings) -> Iterator[int]:
+    """Take steps up to the time limit and fill in the result.
 
     Yields:
         The number of steps taken.
     """
+    laws = _discover_laws(model, data)
     imbalances = [float(law.relative_imbalance().abs().mean()) for law in laws if law.outgoing]
     result.imbalance = max(imbalances, default=None)
-    optimizer, start = SGD(model.parameters(), lr=result.lr), time.perf_counter()
-    mask = torch.ones(len(data.y), dtype=torch.bool) if data.get("train_mask") is None else data.train_mask
+    optimizer, start = settings.build_optimizer(model, result.lr), time.perf_counter()
+    rebalancer = None
+    if result.scheme == "rebalanced":
+        try:
+            rebalance_(laws)
+            rebalancer = Rebalancer(laws, REBALANCE_EVERY, optimizer=optimizer)
+        except EquipoiseError as error:
+            result.note = f"the model cannot be rebalanced: {error.what}"
+            return
+        if not laws:
+            result.note = "the model cannot be rebalanced: no law is known"
+            return
     model.train()
-    recorder = Recorder(model, every=max(1, steps // RECORDS), quantities=("gradient", "representation"))
+    steps = settings.steps
+    quantities = ("gradient", "representation", "update")
+    every = max(1, steps // RECORDS)
+    recorder = Recorder(model, every=every, quantities=quantities, optimizer=optimizer, alerts=False)
     with recorder, flush_denormals():
-        for step in range(1, steps + 1):
-            loss = _loss(model, data, mask)
+        for step, loss in zip(range(1, steps + 1), _losses(model, data, settings.loss, result), strict=False):
             if not math.isfinite(loss.item()):
                 result.note = f"the loss is {loss.item()} at step {step}; try a learning rate below lr={result.lr:g}"
                 break
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
+            if rebalancer is not None:
+                rebalancer.step()
             recorder.step(step)
             optimizer.step()
             result.losses.append(loss.item())
             result.seconds = time.perf_counter() - start
             yield step
-            if result.seconds > seconds and step < steps:
-                result.note = f"time limit of {seconds:g} s reached after {step} of {steps} steps"
+            if result.seconds > settings.seconds and step < steps:
+                result.note = f"time limit of {settings.seconds:g} s reached after {step} of {steps} steps"
                 break
     result.frame = recorder.frame().drop(columns="neuron")
 
 
-def _loss(model: nn.Module, data: Data, mask: Tensor) -> Tensor:
-    try:
-        scores = model(data.x, data.edge_index)
-        return F.cross_entropy(scores[mask], data.y[mask])
-    except Exception as error:
-        raise ForwardError(
-            f"the model cannot classify the nodes: {summarize_error(error)}",
-            where=type(model).__name__,
-            remedy="model(data.x, data.edge_index) must return one score per node and class",
-        ) from error
+def _losses(model: nn.Module, data: CheckData, loss: Loss | None, result: DepthResult) -> Iterator[Tensor]:
+    """Yield the loss of one training batch after the other, without end; also fills in the entropy of the classes."""
+    batches = chain.from_iterable(repeat(data["train"])) if isinstance(data, Mapping) else repeat(data)
+    call, checked = model_caller(model), False
+    if loss is None:
+        once = data["train"] if isinstance(data, Mapping) else [data]
+        targets = [get_targets(batch)[select_rows(batch, "train")] for batch in once]
+        result.entropy = class_entropy(torch.cat(targets))
+    for batch in batches:
+        if loss is not None:
+            yield custom_loss(loss, model, batch)
+            continue
+        rows = select_rows(batch, "train")
+        try:
+            scores, targets_of_batch = call(batch, None)[rows], get_targets(batch)[rows]
+            if not checked:
+                check_targets(targets_of_batch, "train", scores.detach())
+            checked = True
+            step_loss = default_loss(scores, targets_of_batch)
+        except EquipoiseError:
+            raise
+        except Exception as error:
+            raise ForwardError(
+                f"the model cannot classify the nodes: {summarize_error(error)}",
+                where=type(model).__name__,
+                remedy="model(data.x, data.edge_index) must return one score per node and class",
+            ) from error
+        yield step_loss
 
 
-def _check_arguments(data: Data, depths: Sequence[int], schemes: Sequence[str], steps: int, seconds: float) -> None:
-    missing = [name for name in ("x", "edge_index", "y") if getattr(data, name, None) is None]
+def _check_arguments(data: CheckData, sizes: Sequence[int], schemes: Sequence[str], settings: _Settings) -> None:
+    if isinstance(data, Mapping):
+        missing = [] if data.get("train") is not None else ["loader train"]
+    else:
+        required = ("x", "edge_index") if settings.loss is not None else ("x", "edge_index", "y")
+        missing = [name for name in required if getattr(data, name, None) is None]
     if missing:
         raise TrainingError(f"the data have no {', '.join(missing)}", remedy="load_dataset returns such data")
     for scheme in schemes:
-        if scheme != DEFAULT and scheme not in SCHEMES:
-            raise ChoiceError("scheme", scheme, (DEFAULT, *SCHEMES))
-    if not depths or not schemes or min(depths) < 1:
+        check_remedy(scheme)
+    if not sizes or not schemes or min(sizes) < 1:
         raise TrainingError(
-            "at least one depth (1 or more) and one scheme are required",
-            where=f"depths={tuple(depths)}, schemes={tuple(schemes)}",
+            "at least one size (1 or more) and one scheme are required",
+            where=f"sizes={tuple(sizes)}, schemes={tuple(schemes)}",
         )
-    if steps < 1 or not seconds > 0:
-        raise TrainingError("steps and seconds must be positive", where=f"steps={steps}, seconds={seconds}")
+    if settings.steps < 1 or not settings.seconds > 0 or settings.epochs < 1:
+        raise TrainingError(
+            "steps, epochs and seconds must be positive",
+            where=f"steps={settings.steps}, epochs={settings.epochs}, seconds={settings.seconds}",
+        )
 
 
 def _progress_bar() -> Progress:
@@ -392,7 +369,3 @@ def _progress_bar() -> Progress:
     console = Console(stderr=True)
     columns = ("{task.description:<22}", BarColumn(24), TimeElapsedColumn(), TimeRemainingColumn())
     return Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
-
-
-def _format(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1e}"

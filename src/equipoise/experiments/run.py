@@ -111,7 +111,8 @@ def _rebalancer(spec: RunSpec, model: Stack, data: Data, resumed: History | None
 def _recorder(spec: RunSpec, model: Stack, data: Data, plan: RecordingPlan) -> Recorder:
     laws = discover_on_small_graph(model, data.num_features) if "balance" in plan.quantities else []
     # ``most`` makes a run that stops early have as many samples as one of full length.
-    return Recorder(model, laws, every=1, quantities=plan.quantities, most=max(1, spec.epochs // plan.every))
+    most = max(1, spec.epochs // plan.every)
+    return Recorder(model, laws, every=1, quantities=plan.quantities, most=most, alerts=False)
 
 
 @lru_cache(maxsize=2)  # consecutive runs share a data set, whose edges then are sorted only once

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from equipoise.errors import ChoiceError, EquipoiseError, TrainingError
@@ -107,5 +108,6 @@ def _torchmetrics(name: str, scores: Tensor, targets: Tensor) -> float:
 
 def _ranks(scores: Tensor) -> Tensor:
     """Ranks of the scores, from 0 to 1 with equal ranks for equal scores: both metrics depend on nothing else."""
-    values, ranks = scores.detach().unique(return_inverse=True)
-    return ranks.double() / max(len(values) - 1, 1)
+    values, ranks = torch.unique(scores.detach(), return_inverse=True)
+    unit: Tensor = ranks.double() / max(len(values) - 1, 1)
+    return unit
