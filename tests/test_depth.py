@@ -4,7 +4,8 @@ from torch import nn
 from torch_geometric.data import Data
 from torch_geometric.nn import GAT, TransformerConv
 
-from equipoise.depth import depth_check, paper_learning_rate
+from equipoise.depth.check import depth_check, paper_learning_rate, width_check
+from equipoise.depth.prediction import class_entropy, predict
 from equipoise.errors import ChoiceError, EquipoiseError, ForwardError, ModelError, TrainingError
 from equipoise.nn.stack import Stack
 from tests.networks import Chain
@@ -15,9 +16,11 @@ NODES, FEATURES, CLASSES = 60, 6, 3
 @pytest.fixture
 def data():
     generator = torch.Generator().manual_seed(0)
-    x = torch.rand(NODES, FEATURES, generator=generator)
-    edge_index = torch.randint(0, NODES, (2, 200), generator=generator)
-    return Data(x=x, edge_index=edge_index, y=torch.arange(NODES) % CLASSES, train_mask=torch.arange(NODES) < 30)
+    y = torch.arange(NODES) % CLASSES
+    x = nn.functional.one_hot(y, FEATURES) + 0.3 * torch.rand(NODES, FEATURES, generator=generator)
+    source, shift = torch.randint(0, NODES, (2, 200), generator=generator)
+    edge_index = torch.stack([source, (source + CLASSES * shift) % NODES])  # neighbours have equal classes
+    return Data(x=x, edge_index=edge_index, y=y, train_mask=torch.arange(NODES) < 30)
 
 
 def build_stack(depth):
@@ -42,13 +45,98 @@ def test_one_result_per_depth_and_scheme(data):
     assert frame[frame.depth == 4].layer.max() == 4
 
 
-def test_verdict_names_the_depth_at_which_training_fails(data):
-    check = depth_check(build_stack, data, depths=(2, 30), steps=3, lr=0.05)
-    assert "As built, from 30 layers on the first layer's relative gradient is at most" in check.verdict()
-    assert "It will not train." in check.verdict()
-    assert "With bal-o, the first layer's relative gradient is at least" in check.verdict()
+def test_verdict_names_the_depth_at_which_training_fails_and_the_cheapest_remedy(data):
+    check = depth_check(build_stack, data, depths=(2, 30), schemes=("default", "skip", "bal-o"), steps=30, lr=0.3)
+    lines = check.verdict().splitlines()
+    assert lines[0] == "As built, depth 2: it can train."
+    assert lines[1].startswith("As built, depth 30: it will not train: the loss stops above 90 % of 1.099")
     assert check.verdict() in str(check)
-    assert [result["trains"] for result in check.to_dict()["results"]] == [True, True, False, True]
+    results = {(result["scheme"], result["depth"]): result["trains"] for result in check.to_dict()["results"]}
+    assert results["default", 2]
+    assert not results["default", 30]
+    trains = [scheme for scheme in ("bal-o", "skip") if results[scheme, 30]]
+    assert not trains or f"The cheapest that trains at depth 30: {trains[0]}." in lines
+
+
+@pytest.mark.parametrize("scheme", ["rebalanced", "skip", "layer-norm"])
+def test_remedies_other_than_initialisations(data, scheme):
+    as_built, result = depth_check(build_stack, data, depths=(4,), schemes=("default", scheme), steps=12).results
+    assert result.note == ""
+    assert len(result.losses) == 12
+    if scheme == "rebalanced":
+        assert result.losses[0] == pytest.approx(as_built.losses[0], rel=1e-5)
+        assert result.losses[-1] != as_built.losses[-1]
+    else:
+        assert result.losses[0] != as_built.losses[0]
+
+
+def test_a_model_without_laws_cannot_be_rebalanced(data):
+    def build(depth):
+        return Stack("gatv2", [FEATURES, *[8] * (depth - 1), CLASSES], activation="tanh")
+
+    (result,) = depth_check(build, data, depths=(3,), schemes=("rebalanced",), steps=5).results
+    assert "cannot be rebalanced: no law is known" in result.note
+    assert result.trains is None
+
+
+def test_other_optimizers_losses_and_loaders(data):
+    names = []
+
+    def loss(model, batch):
+        names.append(type(batch).__name__)
+        return model(batch.x, batch.edge_index).square().mean()
+
+    (adam,) = depth_check(build_stack, data, depths=(3,), schemes=("bal-o",), steps=20, optimizer="adam").results
+    assert adam.lr == 1e-3
+    assert adam.losses[-1] < adam.losses[0]
+    (own,) = depth_check(build_stack, {"train": [data, data]}, (3,), ("default",), 5, loss=loss, lr=0.1).results
+    assert names == ["Data"] * 5
+    assert own.entropy is None
+    (batches,) = depth_check(build_stack, {"train": [data]}, (3,), ("default",), 5, lr=0.1).results
+    (whole,) = depth_check(build_stack, data, (3,), ("default",), 5, lr=0.1).results
+    assert batches.losses == whole.losses
+
+
+def test_width_check(data):
+    def build(width):
+        return Stack("gatv2", [FEATURES, width, width, CLASSES])
+
+    check = width_check(build, data, widths=(8, 16), schemes=("default",), steps=6)
+    assert [result.depth for result in check.results] == [8, 16]
+    assert {result.lr for result in check.results} == {0.1}
+    assert "As built, width" in check.verdict()
+    assert str(check).splitlines()[0].split()[0] == "width"
+
+
+STEPS = range(50)
+
+
+@pytest.mark.parametrize(
+    ("losses", "updates", "expected"),
+    [
+        ([1.6 * 0.9**t for t in STEPS], [], "trains"),
+        ([1.6, float("nan")], [], "diverges"),
+        ([1.6 + 0.01 * t for t in STEPS], [], "rises"),
+        ([1.6 - 1e-4 * t for t in STEPS], [], "slow"),  # at constant speed 0.5 takes 5000 steps
+        ([1.6 - 1e-3 * (2.72 ** (0.02 * t) - 1) for t in STEPS], [], "trains"),  # leaves the plateau
+        ([1.2 + 0.4 * 0.8**t for t in STEPS], [], "plateau"),  # at the entropy of the classes
+        ([1.2 + 0.4 * 0.8**t for t in STEPS], [(t, 1e-3) for t in STEPS], "plateau"),
+        ([1.2 + 0.4 * 0.8**t for t in STEPS], [(t, 1e-3 * 2.72 ** (0.02 * t)) for t in STEPS], "trains"),
+    ],
+)
+def test_prediction(losses, updates, expected):
+    assert predict(losses, updates, entropy=1.2, budget=1000).outlook == expected
+
+
+def test_prediction_counts_the_steps():
+    assert predict([2.0 - 0.01 * t for t in range(20)], [], entropy=1.0, budget=500).steps == pytest.approx(111, abs=2)
+
+
+def test_class_entropy():
+    assert class_entropy(torch.tensor([0, 1, 2, 2])) == pytest.approx(1.0397, abs=1e-4)
+    assert class_entropy(torch.tensor([0.0, 1.0])) == pytest.approx(0.6931, abs=1e-4)
+    assert class_entropy(torch.tensor([0.3, 1.0])) is None
+    assert class_entropy(torch.zeros(3, 2)) is None
 
 
 def test_stock_pyg_model(data):
@@ -125,6 +213,7 @@ def test_figure_shows_the_summary(data, tmp_path, suffix):
 
 def test_default_learning_rates_are_the_papers():
     assert [paper_learning_rate(depth) for depth in (2, 5, 10, 20, 40)] == [0.1, 0.1, 0.05, 0.05, 0.005]
+    assert [paper_learning_rate(depth, "texas") for depth in (2, 7, 64)] == [0.05, 0.01, 0.0005]
 
 
 def test_errors_name_the_mistake(data):
@@ -141,7 +230,7 @@ def test_errors_name_the_mistake(data):
         depth_check(lambda depth: nn.Linear(FEATURES, CLASSES), data, depths=(2,))
     with pytest.raises(ChoiceError, match="did you mean 'bal-o'"):
         depth_check(build_stack, data, schemes=("bal-oo",))
-    with pytest.raises(TrainingError, match="at least one depth"):
+    with pytest.raises(TrainingError, match="at least one size"):
         depth_check(build_stack, data, depths=())
     with pytest.raises(TrainingError, match="must be positive"):
         depth_check(build_stack, data, steps=0)

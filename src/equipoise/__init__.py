@@ -5,12 +5,12 @@ Public names, imported lazily on first use:
     discover, verify                 find the rescaling laws of any network; check them by rescaling
     explain, Explanation             report on laws, their balance and the cause of missing laws
     imbalance, residual, telescope   conserved quantities of gradient flow, and checks that they are conserved
-    rebalance_                       balance a network without changing its function
+    rebalance_, Rebalancer           balance a network without changing its function, once or during training
     initialize_, balance_            initialise a network so that it trains at any depth; balance given weights
     Stack, fuse_, unfuse_            build a deep network in one line; use fused CPU layers in any model
     load_dataset, train, History     load the paper's data; train a network; its learning curves
     Recorder, Recording              record gradients, balance and representations during training
-    depth_check, DepthCheck          report whether your model trains as it gets deeper
+    depth_check, width_check         report whether your model trains as it gets deeper or wider (DepthCheck)
     Law, Slot, Telescope             data structures of a law, its parameters, and a chain of laws
     EquipoiseError                   base class of all exceptions
 """
@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from equipoise.data.load import load_dataset as load_dataset
-    from equipoise.depth import DepthCheck as DepthCheck
-    from equipoise.depth import depth_check as depth_check
+    from equipoise.depth.check import depth_check as depth_check
+    from equipoise.depth.check import width_check as width_check
+    from equipoise.depth.result import DepthCheck as DepthCheck
     from equipoise.errors import EquipoiseError as EquipoiseError
     from equipoise.init.balance import balance_ as balance_
     from equipoise.init.schemes import initialize_ as initialize_
@@ -43,24 +44,26 @@ if TYPE_CHECKING:
     from equipoise.nn.stack import Stack as Stack
     from equipoise.training.history import History as History
     from equipoise.training.loop import train as train
+    from equipoise.training.rebalancer import Rebalancer as Rebalancer
     from equipoise.training.recorder import Recorder as Recorder
     from equipoise.training.recording import Recording as Recording
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "DepthCheck": "equipoise.depth",
+    "DepthCheck": "equipoise.depth.result",
     "EquipoiseError": "equipoise.errors",
     "Explanation": "equipoise.laws.explain",
     "History": "equipoise.training.history",
     "Law": "equipoise.laws.law",
+    "Rebalancer": "equipoise.training.rebalancer",
     "Recorder": "equipoise.training.recorder",
     "Recording": "equipoise.training.recording",
     "Slot": "equipoise.laws.slot",
     "Stack": "equipoise.nn.stack",
     "Telescope": "equipoise.laws.telescope",
     "balance_": "equipoise.init.balance",
-    "depth_check": "equipoise.depth",
+    "depth_check": "equipoise.depth.check",
     "discover": "equipoise.laws.discover",
     "explain": "equipoise.laws.explain",
     "fuse_": "equipoise.nn.fused_convs",
@@ -73,6 +76,7 @@ _HOMES = {
     "train": "equipoise.training.loop",
     "unfuse_": "equipoise.nn.fused_convs",
     "verify": "equipoise.laws.discover",
+    "width_check": "equipoise.depth.check",
 }
 
 __all__ = ["__version__", *_HOMES]  # noqa: PLE0604

@@ -39,6 +39,10 @@ class EquipoiseError(Exception):
         super().__init__("\n".join(lines))
 
 
+class TrainingWarning(UserWarning):
+    """A recorder found a layer that does not move, or representations that have become equal."""
+
+
 class ModelError(EquipoiseError):
     """The model is not a module, has no trainable parameters, has lazy parameters, or cannot be copied."""
 

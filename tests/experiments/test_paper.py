@@ -8,6 +8,7 @@ import pytest
 from equipoise.experiments.parser import experiment_names, further_experiment_names, load_experiment
 
 TABLES = ("sgd", "variations-sgd", "variations-adam", "gat-v1", "lipschitz", "gcn", "datasets")
+LATER = ("dynamic-rescaling",)  # of the authors' next paper
 FIGURES = (
     *("cora-widths", "adam", "inits", "omega-gat", "conservation", "dynamics-5", "dynamics-10"),
     *("relative-gradients", "zero-change", "parameter-change", "adam-gradients"),
@@ -15,7 +16,7 @@ FIGURES = (
 
 
 def test_all_tables_and_figures_exist():
-    assert set(experiment_names()) == {*TABLES, *FIGURES}
+    assert set(experiment_names()) == {*TABLES, *LATER, *FIGURES}
 
 
 @pytest.mark.parametrize("name", experiment_names() + further_experiment_names())
@@ -48,7 +49,7 @@ def test_every_setting_has_its_provenance(name):
     assert all(text.split(":")[0].split()[0] in ("paper", "scripts", "ours") for text in experiment.provenance.values())
 
 
-@pytest.mark.parametrize("name", [*TABLES[:-1], *FIGURES, *further_experiment_names()])
+@pytest.mark.parametrize("name", [*TABLES[:-1], *LATER, *FIGURES, *further_experiment_names()])
 def test_claims_have_comparisons(name):
     experiment = load_experiment(name)
     for claim in experiment.claims:
@@ -91,7 +92,7 @@ CELLS = {
 
 def test_figures_have_a_drawing_and_tables_have_none():
     assert {name: load_experiment(name).figure is not None for name in experiment_names()} == {
-        **dict.fromkeys(TABLES, False),
+        **dict.fromkeys((*TABLES, *LATER), False),
         **dict.fromkeys(FIGURES, True),
     }
 

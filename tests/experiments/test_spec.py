@@ -8,8 +8,9 @@ import pytest
 from equipoise.errors import ChoiceError, EquipoiseError, SpecError
 from equipoise.experiments.spec import BALANCED_SCHEMES, CHOICES, DEFAULTS, RunSpec
 from equipoise.init.schemes import SCHEMES
+from equipoise.laws.rebalance import CRITERIA
 from equipoise.nn.stack import CHOICES as NETWORK_CHOICES
-from equipoise.training.loop import OPTIMIZERS
+from equipoise.training.optimizers import OPTIMIZERS
 
 REQUIRED = {"dataset": "cora", "depth": 10, "lr": 0.05}
 
@@ -41,7 +42,19 @@ NON_DEFAULTS = {
     "stop_loss": 1e-5,
     "patience": 100,
     "beta": 1.0,
+    "clip": 1.0,
+    "rebalance": 10,
+    "rebalance_criterion": "gradients",
+    "rebalance_moments": False,
 }
+LATER = (
+    "norm",
+    "jk",
+    "clip",
+    "rebalance",
+    "rebalance_criterion",
+    "rebalance_moments",
+)  # fields added after the first stores
 
 
 def spec(**settings):
@@ -51,7 +64,7 @@ def spec(**settings):
 def test_key_is_stable():
     """Existing stores rely on the keys: neither the canonical form nor a default may ever change."""
     assert RunSpec(**REQUIRED).key == "43edb3407b59527b"
-    first_fields = {name: value for name, value in NON_DEFAULTS.items() if name not in ("norm", "jk")}
+    first_fields = {name: value for name, value in NON_DEFAULTS.items() if name not in LATER}
     assert RunSpec(**first_fields).key == "088606c3f6377e7c"  # fields added later do not change it
 
 
@@ -152,6 +165,7 @@ def test_choices_equal_the_registries():
     for name, choices in NETWORK_CHOICES.items():
         assert CHOICES[name] == choices
     assert CHOICES["optimizer"] == tuple(OPTIMIZERS)
+    assert CHOICES["rebalance_criterion"] == CRITERIA
     assert tuple(name for name, scheme in SCHEMES.items() if scheme.balanced and scheme.draws) == BALANCED_SCHEMES
 
 

@@ -12,23 +12,12 @@ from equipoise.kernels.denormals import is_flushing_denormals
 from equipoise.nn.fused_convs import fuse_
 from equipoise.nn.stack import KINDS, Stack
 from equipoise.training.history import TrainingState
-from equipoise.training.loop import select_features, train
+from equipoise.training.loop import train
+from equipoise.training.sources import select_features
 from tests.real_data import require
+from tests.training.conftest import CLASSES, FEATURES
 
-NODES, FEATURES, CLASSES = 40, 6, 3
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
-
-
-@pytest.fixture
-def data():
-    generator = torch.Generator().manual_seed(0)
-    y = torch.arange(NODES) % CLASSES
-    x = F.one_hot(y, FEATURES).float() + 0.3 * torch.randn(NODES, FEATURES, generator=generator)
-    masks = {}
-    for number, name in enumerate(("train_mask", "val_mask", "test_mask")):
-        masks[name] = torch.zeros(NODES, dtype=torch.bool)
-        masks[name][number * 13 : (number + 1) * 13] = True
-    return Data(x=x, y=y, edge_index=torch.randint(0, NODES, (2, 60), generator=generator), **masks)
 
 
 def plain_network(dropout=0.0, seed=0):

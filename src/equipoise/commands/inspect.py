@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch_geometric.data import Data
 
-    from equipoise.depth import ModelBuilder
+    from equipoise.depth.check import ModelBuilder
 
 Option = typer.Option
 DEPTHS = "2,5,10,20,40"
@@ -48,13 +48,19 @@ def inspect(
     ] = "gatv2",
     width: Annotated[int, Option(min=1, help="Depth check of a data set: hidden width.")] = 64,
     init: Annotated[
-        str, Option(metavar="S,S,…", help="Depth check: initialisation schemes; `default` keeps the model as built.")
+        str,
+        Option(
+            metavar="S,S,…",
+            help="Depth check: initialisation schemes, default (as built), rebalanced, skip or layer-norm.",
+        ),
     ] = "default,bal-o",
     steps: Annotated[int, Option(min=1, help="Depth check: steps of gradient descent per depth and scheme.")] = 50,
     lr: Annotated[
         float | None,
-        Option(help="Depth check: learning rate; by default the paper's for each depth.", show_default=False),
+        Option(help="Depth check: learning rate; by default the paper's for data set and depth.", show_default=False),
     ] = None,
+    optimizer: Annotated[str, Option(help="Depth check: optimizer, such as sgd or adam.")] = "sgd",
+    epochs: Annotated[int, Option(min=1, help="Depth check: number of steps that the verdict refers to.")] = 5000,
     seconds: Annotated[float, Option(help="Depth check: time limit per depth and scheme.")] = 8.0,
     data_root: DataRoot = None,
     figure: Annotated[
@@ -80,7 +86,7 @@ def inspect(
     depths = _parse_depths(depth or DEPTHS)
     with spinner("loading torch, PyG and the data …"):
         from equipoise.data.load import load_dataset
-        from equipoise.depth import depth_check
+        from equipoise.depth.check import depth_check
 
         data = load_dataset(_dataset_name(subject, dataset), data_root)
         build = _model_builder(subject, data, kind, width)
@@ -92,8 +98,10 @@ def inspect(
         init.split(","),
         steps,
         lr=lr,
+        optimizer=optimizer,
+        epochs=epochs,
         seconds=seconds,
-        title=f"{network}, {steps} steps of gradient descent",
+        title=f"{network}, {steps} steps of {optimizer}",
     )
     typer.echo(json.dumps(check.to_dict(), indent=2) if as_json else str(check))
     if figure is not None:

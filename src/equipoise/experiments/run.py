@@ -26,7 +26,9 @@ from equipoise.nn.sparse_linear import to_csr_tensor
 from equipoise.nn.stack import Stack
 from equipoise.training.batched_laws import discover_on_small_graph
 from equipoise.training.history import History, TrainingState
-from equipoise.training.loop import build_optimizer, train
+from equipoise.training.loop import train
+from equipoise.training.optimizers import build_optimizer
+from equipoise.training.rebalancer import Rebalancer
 from equipoise.training.recorder import Recorder
 from equipoise.training.recording import Recording
 
@@ -82,24 +84,37 @@ def _train(
         if checkpoint is not None:
             checkpoint.save_if_due(lambda: TrainingState.snapshot(model, optimizer, history))
 
+    resumed = state.restore(model, optimizer) if state is not None else None
     history = train(
         model,
         data,
         optimizer=optimizer,
         epochs=spec.epochs,
+        clip=spec.clip,
+        rebalance=_rebalancer(spec, model, data, resumed),
         stop_loss=spec.stop_loss,
         patience=spec.patience,
-        history=state.restore(model, optimizer) if state is not None else None,
+        history=resumed,
         on_epoch=on_epoch,
         record=recorder,
     )
     return history, None if recorder is None else recorder.recording
 
 
+def _rebalancer(spec: RunSpec, model: Stack, data: Data, resumed: History | None) -> Rebalancer | None:
+    if spec.rebalance is None:
+        return None
+    laws = discover_on_small_graph(model, data.num_features)
+    rebalancer = Rebalancer(laws, spec.rebalance, spec.rebalance_criterion, moments=spec.rebalance_moments)
+    rebalancer.steps = 0 if resumed is None else resumed.epochs
+    return rebalancer
+
+
 def _recorder(spec: RunSpec, model: Stack, data: Data, plan: RecordingPlan) -> Recorder:
     laws = discover_on_small_graph(model, data.num_features) if "balance" in plan.quantities else []
     # ``most`` makes a run that stops early have as many samples as one of full length.
-    return Recorder(model, laws, every=1, quantities=plan.quantities, most=max(1, spec.epochs // plan.every))
+    most = max(1, spec.epochs // plan.every)
+    return Recorder(model, laws, every=1, quantities=plan.quantities, most=most, alerts=False)
 
 
 @lru_cache(maxsize=2)  # consecutive runs share a data set, whose edges then are sorted only once

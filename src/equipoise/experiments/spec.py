@@ -36,7 +36,8 @@ Activation = Literal["relu", "leaky-relu", "elu", "gelu", "tanh", "identity"]
 Skip = Literal["linear", "identity"]
 Norm = Literal["layer", "batch"]
 JumpingKnowledge = Literal["cat"]
-OptimizerName = Literal["sgd", "adam"]
+CriterionName = Literal["weights", "gradients", "relative-gradients"]
+OptimizerName = Literal["sgd", "adam", "adamw", "nadam", "radam", "adamax", "rmsprop", "adagrad"]
 
 BALANCED_SCHEMES = ("bal-x", "bal-o", "bal-identity", "bal-llidentity")
 
@@ -49,6 +50,7 @@ CHOICES: dict[str, tuple[str | None, ...]] = {
     "norm": (None, *get_args(Norm)),
     "jk": (None, *get_args(JumpingKnowledge)),
     "optimizer": get_args(OptimizerName),
+    "rebalance_criterion": get_args(CriterionName),
 }
 
 
@@ -111,12 +113,16 @@ class RunSpec:
         norm: normalisation between layers: ``None``, ``"layer"`` or ``"batch"``.
         jk: jumping knowledge: ``None`` or ``"cat"``.
         undirected: add the reverse of every edge.
-        optimizer: ``"sgd"`` or ``"adam"``.
+        optimizer: name of the optimizer, as in :func:`~equipoise.train`.
         weight_decay: L2 penalty.
         epochs: maximum number of epochs.
         stop_loss: training stops when the training loss reaches this value.
         patience: training stops after this many epochs without a higher validation accuracy; ``None`` means never.
         beta: squared norm used for balancing; ``None`` means the scheme's default.
+        clip: maximum norm of the gradient; ``None`` means no clipping.
+        rebalance: epochs between two calls of :func:`~equipoise.rebalance_`; ``None`` means never.
+        rebalance_criterion: what is balanced.
+        rebalance_moments: whether the optimizer's moments are rescaled with the weights.
 
     Raises:
         ChoiceError: If a name is unknown; the message suggests the nearest one.
@@ -156,6 +162,10 @@ class RunSpec:
     stop_loss: NonNegativeFloat = 1e-4
     patience: PositiveInt | None = None
     beta: PositiveFloat | None = None
+    clip: PositiveFloat | None = None
+    rebalance: PositiveInt | None = None
+    rebalance_criterion: CriterionName = "weights"
+    rebalance_moments: Switch = True
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -1,4 +1,4 @@
-"""The recorder as a Lightning callback (``pip install equipoise[lightning]``)."""
+"""The recorder and the rebalancer as Lightning callbacks (``pip install equipoise[lightning]``)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from equipoise.errors import EquipoiseError
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+    from equipoise.training.rebalancer import Rebalancer
     from equipoise.training.recorder import Recorder
 
 
@@ -24,6 +25,14 @@ def _callback_class() -> Any:
 
 
 Callback: Any = _callback_class()
+
+
+def _require_lightning(call: str) -> None:
+    if Callback is object:
+        raise EquipoiseError(
+            "Lightning is not installed",
+            remedy=f"pip install 'equipoise[lightning]', or call {call} in your own training loop",
+        )
 
 
 class RecorderCallback(Callback):  # type: ignore[misc]  # an optional dependency, without types if it is missing
@@ -51,11 +60,7 @@ class RecorderCallback(Callback):  # type: ignore[misc]  # an optional dependenc
     """
 
     def __init__(self, recorder: Recorder) -> None:
-        if Callback is object:
-            raise EquipoiseError(
-                "Lightning is not installed",
-                remedy="pip install 'equipoise[lightning]', or call rec.step(epoch) in your own training loop",
-            )
+        _require_lightning("rec.step(epoch)")
         self.recorder = recorder
         self._step = 0
 
@@ -74,3 +79,36 @@ class RecorderCallback(Callback):  # type: ignore[misc]  # an optional dependenc
     def on_exception(self, _trainer: Any, _module: Any, _exception: BaseException) -> None:
         """Close the recorder; it keeps its records, and the module loses its hooks."""
         self.recorder.close()
+
+
+class RebalancerCallback(Callback):  # type: ignore[misc]  # an optional dependency, without types if it is missing
+    """Rebalance the network before every due optimizer step of a Lightning trainer, before gradients are clipped.
+
+    Put it before a :class:`RecorderCallback` in the list of callbacks, so that the recorder measures the step that is
+    taken.
+
+    Args:
+        rebalancer: a rebalancer of the trained module, or of a network inside it. The optimizer of each step is
+            attached to it.
+
+    Raises:
+        EquipoiseError: if Lightning is not installed.
+
+    Example::
+
+        import equipoise as eq
+        from equipoise.integrations.lightning import RebalancerCallback
+        from lightning import Trainer
+
+        rebalancer = eq.Rebalancer(laws, every=10)
+        Trainer(max_epochs=1000, callbacks=[RebalancerCallback(rebalancer)]).fit(module, loader)
+    """
+
+    def __init__(self, rebalancer: Rebalancer) -> None:
+        _require_lightning("rebalancer.step()")
+        self.rebalancer = rebalancer
+
+    def on_before_optimizer_step(self, _trainer: Any, _module: Any, optimizer: Optimizer) -> None:
+        """Rebalance between the backward pass and the optimizer step."""
+        self.rebalancer.attach(optimizer)
+        self.rebalancer.step()

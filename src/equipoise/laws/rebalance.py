@@ -1,58 +1,83 @@
-"""Function-preserving rebalancing: the network of least norm that computes the same function.
+"""Function-preserving rebalancing: choose among the networks that compute the same function.
 
-Rescaling the neurons of all laws by λ = exp(u) turns ½ Σ‖θ‖² into a convex function of u whose gradient is the
-imbalance:
+Rescaling the neurons of all laws by λ = exp(s) multiplies parameter entry k by exp(n_k·s), where n_k are the exponents
+of its laws, and its gradient by exp(−n_k·s). Two criteria are the minimum of a convex function of s:
 
-    F(u) = ½ Σ_e θ_e² exp(2 A_e(u)),     ∂F/∂u_i = c_i(u),     A_e(u) = Σ_{i: e incoming} u_i − Σ_{i: e outgoing} u_i
+    "weights"     Σ_k θ_k² exp(+2 n_k·s)    the network of least norm; Σ_in ‖θ‖² = Σ_out ‖θ‖² for every neuron
+    "gradients"   Σ_k g_k² exp(−2 n_k·s)    the least gradient; Σ_in ‖∇θ‖² = Σ_out ‖∇θ‖² for every neuron
 
-Its minimum is the unique balanced network that computes the same function. A single neuron is balanced by
-λ_i⁴ = Σ_out‖θ‖² / Σ_in‖θ‖². Coordinate descent with this update converges as well, but the number of sweeps grows with
-the square of the depth. Newton's method with conjugate gradients takes a handful of steps at any depth.
+A damped Newton method finds either in a handful of steps at any depth. Coordinate descent (for weights
+λ_i⁴ = Σ_out‖θ‖² / Σ_in‖θ‖², neuron by neuron) converges as well, but its number of sweeps grows with the square of the
+depth. The third criterion is not convex:
+
+    "relative-gradients"   Σ_in ‖∇θ‖² / Σ_in ‖θ‖² = Σ_out ‖∇θ‖² / Σ_out ‖θ‖² for every neuron
+
+Damped sweeps approach it, and no λ of one call leaves [½, 2] (Mustafa and Burkholz, "Dynamic Rescaling for Training
+GNNs", 2024).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim import Optimizer
 
-from equipoise.errors import BalanceError, LawError, OptimizerError
+from equipoise.errors import BalanceError, ChoiceError, LawError
+from equipoise.laws.confirmation import OutputGuard
+from equipoise.laws.criteria import minimize, relative_gradients, sweep
 from equipoise.laws.law import Law, check_laws
-from equipoise.laws.slot import Slot
+from equipoise.laws.optimizer_state import collect_state
+from equipoise.laws.rescaling import Array, Rescaling
+
+Criterion = Literal["weights", "gradients", "relative-gradients"]
+CRITERIA: tuple[str, ...] = get_args(Criterion)
 
 # Maximum relative imbalance, by dtype of the parameters:
 TOLERANCE = {torch.float64: 1e-12, torch.complex128: 1e-12, torch.float32: 1e-6, torch.complex64: 1e-6}
 LOW_PRECISION_TOLERANCE = 1e-2  # for all other dtypes
-MAX_NEWTON_STEPS = 100
-# Gradients scale by 1/λ where parameters scale by λ. The exponent of λ for every entry of the optimizer's state:
-STATE_EXPONENTS: dict[type[Optimizer], dict[str, int]] = {
-    SGD: {"momentum_buffer": -1},
-    Adam: {"exp_avg": -1, "exp_avg_sq": -2, "max_exp_avg_sq": -2},
-    AdamW: {"exp_avg": -1, "exp_avg_sq": -2, "max_exp_avg_sq": -2},
-}
 
 
-@torch.no_grad()
-def rebalance_(laws: Sequence[Law], optimizer: Optimizer | None = None) -> float:
+def rebalance_(
+    laws: Sequence[Law],
+    optimizer: Optimizer | None = None,
+    criterion: Criterion = "weights",
+    inputs: Any = None,
+    *,
+    targets: Mapping[str, float] | None = None,
+) -> float:
     """Balance every law in place without changing the function that the network computes.
 
-    Minimises Σ‖θ‖² over all rescalings along the laws; at the minimum c = Σ_in ‖θ‖² − Σ_out ‖θ‖² is zero for every
-    neuron. Existing gradients and the state of ``optimizer`` are rescaled accordingly, so that training can continue.
-    On error nothing is modified. Laws without outgoing slots have nothing to be balanced against and are skipped.
+    ``"weights"`` minimises Σ‖θ‖² over all rescalings along the laws; at the minimum c = Σ_in ‖θ‖² − Σ_out ‖θ‖² is zero
+    for every neuron. ``"gradients"`` minimises Σ‖∇θ‖²; a step of plain gradient descent from there does not change c.
+    ``"relative-gradients"`` equalises ‖∇θ‖²/‖θ‖², by at most a factor 2 per call. The last two require gradients.
+
+    Existing gradients and the state of ``optimizer`` are rescaled accordingly, so that training can continue. On error
+    nothing is modified. Laws without outgoing slots have nothing to be balanced against and are skipped. So are neurons
+    whose gradient is zero on one side, if the criterion is one of gradients.
 
     Args:
         laws: Laws as returned by :func:`~equipoise.discover`.
-        optimizer: Optimizer of the model (SGD with or without momentum, Adam, AdamW) whose state to rescale.
+        optimizer: Optimizer of the model whose state to rescale: SGD, Adam, AdamW, NAdam, RAdam, Adamax, RMSprop,
+            Adagrad, or a subclass of these.
+        criterion: What to balance.
+        inputs: Inputs of the model to confirm the result with: a tuple of arguments, a dictionary of keyword arguments,
+            or a single argument. If the outputs change by more than rounding, everything is undone.
+        targets: Relative size by name of a module or parameter, 1 for all others. The squared norms of a layer with
+            target t are divided by t before they are compared: 0.01 with ``"gradients"`` makes the gradients of the
+            layer about ten times smaller than those of its neighbours, so that it learns later.
 
     Returns:
-        The largest remaining imbalance, relative to the norm of both sides.
+        The largest remaining imbalance of a neuron, relative to the sum of both sides.
 
     Raises:
-        BalanceError: A neuron has norm zero on one side only, a parameter is not finite, or the minimisation does not
-            converge.
+        BalanceError: A neuron has norm zero on one side only, a value is not finite, the minimisation does not
+            converge, or the outputs changed.
+        ChoiceError: The criterion, or a name in ``targets``, is unknown.
+        GradientError: The criterion needs gradients, and a parameter has none.
         LawError: A law does not match its model, or the optimizer does not train all of its parameters.
         OptimizerError: The optimizer's state has no known rescaling.
 
@@ -63,204 +88,133 @@ def rebalance_(laws: Sequence[Law], optimizer: Optimizer | None = None) -> float
         >>> mlp = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
         >>> x = torch.randn(5, 3)
         >>> output = mlp(x)
-        >>> eq.rebalance_(eq.discover(mlp, x)) < 1e-6
+        >>> eq.rebalance_(eq.discover(mlp, x), inputs=x) < 1e-6
         True
         >>> torch.allclose(mlp(x), output, atol=1e-6)
         True
     """
-    laws = [law for law in check_laws(laws) if law.outgoing]
-    if not laws:
+    rescaling = Rescaling([law for law in check_laws(laws) if law.outgoing])
+    return apply_rebalancing(rescaling, optimizer, criterion, inputs, targets)
+
+
+@torch.no_grad()
+def apply_rebalancing(
+    rescaling: Rescaling,
+    optimizer: Optimizer | None,
+    criterion: str,
+    inputs: Any = None,
+    targets: Mapping[str, float] | None = None,
+) -> float:
+    """:func:`rebalance_` for laws whose :class:`Rescaling` is kept between calls."""
+    if criterion not in CRITERIA:
+        raise ChoiceError("criterion", criterion, CRITERIA)
+    if not rescaling.laws:
         return 0.0
-    for law in laws:
+    for law in rescaling.laws:
         law.check_current()
-    _check_norms(laws)
-    parameters = {id(slot.parameter): slot.parameter for law in laws for slot in law.slots}
-    state_exponents = _state_exponents(optimizer, parameters, laws)
-    objective = _NormObjective.from_laws(laws)
-    log_factors = objective.log_factors(_minimize(objective, laws))
-    for key, parameter in parameters.items():
-        factors = log_factors[key].exp().reshape(parameter.shape).to(parameter.device)
-        _scale_(parameter, factors, +1)
+    parameters = rescaling.parameters()
+    state = [] if optimizer is None else collect_state(optimizer, parameters, rescaling.laws)
+    scales = _target_scales(rescaling, targets or {})
+    weights, gradients = _measure(rescaling, parameters, criterion, scales)
+    if criterion == "relative-gradients":
+        s = sweep(rescaling, weights, gradients)
+    elif criterion == "gradients":
+        s = minimize(rescaling, gradients, -1, _tolerance(parameters))
+    else:
+        s = minimize(rescaling, weights, +1, _tolerance(parameters))
+    guard = None if inputs is None else OutputGuard(rescaling.laws, inputs)
+    scaled = _tensors_to_scale(parameters, state)
+    backup = [tensor.clone() for tensors in scaled for tensor, _ in tensors] if guard is not None else []
+    for number, tensors in enumerate(scaled):
+        for tensor, exponent in tensors:
+            rescaling.rescale_(number, tensor, s, exponent)
+    if guard is not None and (change := guard.relative_change()) > guard.tolerance:
+        for tensor, copy in zip((tensor for tensors in scaled for tensor, _ in tensors), backup, strict=True):
+            tensor.copy_(copy)
+        raise BalanceError(
+            f"rebalancing changed the outputs by {change:.1e} of their size, more than rounding; this was undone",
+            where=type(rescaling.slots[0].model).__name__,
+            remedy="the laws do not hold for this model: run discover again on the model as it is now",
+        )
+    return _largest_imbalance(rescaling, criterion, *_measure(rescaling, parameters, criterion, scales))
+
+
+def _tensors_to_scale(
+    parameters: Sequence[nn.Parameter], state: Sequence[Sequence[tuple[Tensor, int]]]
+) -> list[list[tuple[Tensor, int]]]:
+    """For every parameter: itself, its gradient and its optimizer state, with their exponents of λ."""
+    tensors: list[list[tuple[Tensor, int]]] = [[(parameter, 1)] for parameter in parameters]
+    for number, parameter in enumerate(parameters):
         if parameter.grad is not None:
-            _scale_(parameter.grad, factors, -1)
-        for name, exponent in state_exponents.items():
-            state = optimizer.state[parameter].get(name) if optimizer is not None else None
-            if state is not None:
-                _scale_(state, factors, exponent)
-    return max(float(law.relative_imbalance().abs().max()) for law in laws)
+            tensors[number].append((parameter.grad, -1))
+        if state:
+            tensors[number] += state[number]
+    return tensors
 
 
-@dataclass(frozen=True)
-class _NormObjective:
-    """The objective F(u), by its coefficients and the linear map A; parameters are keyed by their id.
-
-    Attributes:
-        squares: θ², flattened, in float64 on the CPU.
-        terms: Parameter, range of its law in u, sign and slot, for every slot of every law.
-        neurons: Number of entries of u.
-    """
-
-    squares: dict[int, Tensor]
-    terms: list[tuple[int, slice, int, Slot]]
-    neurons: int
-
-    @classmethod
-    def from_laws(cls, laws: Sequence[Law]) -> _NormObjective:
-        squares, terms, start = {}, [], 0
-        for law in laws:
-            law_range = slice(start, start := start + law.neurons)
-            for sign, slot in law.terms:
-                parameter = slot.parameter
-                squares[id(parameter)] = parameter.detach().abs().double().cpu().square().contiguous().flatten()
-                terms.append((id(parameter), law_range, sign, slot))
-        return cls(squares, terms, start)
-
-    def log_factors(self, u: Tensor) -> dict[int, Tensor]:
-        """A(u): logarithm of the factor of every entry."""
-        log_factors = {key: torch.zeros_like(square) for key, square in self.squares.items()}
-        for key, law_range, sign, slot in self.terms:
-            slot.entries(log_factors[key]).add_(u[law_range].reshape(slot.groups, 1, -1, 1), alpha=sign)
-        return log_factors
-
-    def sum_per_neuron(self, values: dict[int, Tensor], signed: bool = True) -> Tensor:
-        """Sum of incoming entries minus (``signed=False``: plus) outgoing entries: the adjoint of ``log_factors``."""
-        sums = torch.zeros(self.neurons, dtype=torch.float64)
-        for key, law_range, sign, slot in self.terms:
-            sums[law_range] += (sign if signed else abs(sign)) * slot.sum_per_neuron(values[key])
-        return sums
-
-    def rescaled_squares(self, u: Tensor) -> dict[int, Tensor]:
-        """θ² after the rescaling by exp(u)."""
-        return {key: self.squares[key] * (2.0 * a).exp() for key, a in self.log_factors(u).items()}
-
-
-def _minimize(objective: _NormObjective, laws: Sequence[Law]) -> Tensor:
-    """Minimise F by a damped Newton method.
+def _measure(
+    rescaling: Rescaling, parameters: Sequence[nn.Parameter], criterion: str, scales: Sequence[float]
+) -> tuple[list[Array], list[Array]]:
+    """Squares of weights and of gradients, as far as the criterion needs them, divided by the targets.
 
     Args:
-        objective: The objective F.
-        laws: The laws it was built from, for tolerances and messages.
+        rescaling: The laws.
+        parameters: Their parameters.
+        criterion: The criterion.
+        scales: The target of every parameter.
 
     Returns:
-        u with c(u) = 0 up to the tolerance of the parameters' dtype.
-
-    Raises:
-        BalanceError: No convergence within ``MAX_NEWTON_STEPS`` steps.
+        Cells of the weights and of the gradients; an empty list for those that are not needed.
     """
-    dtypes = [slot.parameter.dtype for law in laws for slot in law.slots]
-    tolerance = 0.1 * min(TOLERANCE.get(dtype, LOW_PRECISION_TOLERANCE) for dtype in dtypes)
-    u = torch.zeros(objective.neurons, dtype=torch.float64)
-    for _ in range(MAX_NEWTON_STEPS):
-        squares = objective.rescaled_squares(u)
-        c, norms = objective.sum_per_neuron(squares), objective.sum_per_neuron(squares, signed=False)
-        norms = torch.where(norms > 0, norms, 1.0)  # a neuron with norm zero on both sides does not change
-        worst = float((c / norms).abs().max())
-        if worst <= tolerance:
-            return u
-
-        def hessian_product(v: Tensor, squares: dict[int, Tensor] = squares) -> Tensor:
-            return 2.0 * objective.sum_per_neuron(
-                {key: squares[key] * a for key, a in objective.log_factors(v).items()}
-            )
-
-        step = _conjugate_gradients(hessian_product, -c, 2.0 * norms, rtol=min(0.1, worst))
-        largest = max(float(a.abs().max()) for a in objective.log_factors(step).values())
-        u = u + step / max(1.0, largest)  # damping: no entry changes by more than a factor e per step
-    raise BalanceError(
-        f"balancing did not converge in {MAX_NEWTON_STEPS} steps; the largest relative imbalance is {worst:.1e}",
-        where=str(laws[_law_index(int((c / norms).abs().argmax()), laws)]),
-        remedy="look for neurons that are connected through zeros only; equipoise.explain shows the balance per law",
-    )
+    weights, gradients = [], []
+    if criterion != "gradients":
+        weights = rescaling.squares(parameters)
+        _check_finite(rescaling, weights, "")
+    if criterion != "weights":
+        gradients = rescaling.squares([slot.gradient for slot in rescaling.slots])
+        _check_finite(rescaling, gradients, "the gradient of ")
+    for cells, scale in zip(weights if criterion == "weights" else gradients, scales, strict=True):
+        np.divide(cells, scale, out=cells)
+    return weights, gradients
 
 
-def _law_index(neuron: int, laws: Sequence[Law]) -> int:
-    """Index of the law to which an entry of u belongs."""
-    return next(n for n in range(len(laws)) if neuron < sum(law.neurons for law in laws[: n + 1]))
+def _largest_imbalance(
+    rescaling: Rescaling, criterion: str, weights: Sequence[Array], gradients: Sequence[Array]
+) -> float:
+    """Largest relative imbalance of the neurons that the criterion can balance."""
+    if criterion == "relative-gradients":
+        sides = relative_gradients(rescaling, weights, gradients, np.zeros(rescaling.neurons))
+    else:
+        sides = rescaling.sides(rescaling.sums(weights if criterion == "weights" else gradients))
+    usable = (sides[0] > 0) & (sides[1] > 0)
+    imbalance = np.abs(sides[0] - sides[1])[usable] / (sides[0] + sides[1])[usable]
+    return float(imbalance.max(initial=0.0))
 
 
-def _conjugate_gradients(matvec: Callable[[Tensor], Tensor], rhs: Tensor, diagonal: Tensor, rtol: float) -> Tensor:
-    """Solve ``matvec(x) = rhs`` by conjugate gradients with a diagonal preconditioner, to relative tolerance."""
-    x, residual = torch.zeros_like(rhs), rhs.clone()
-    preconditioned = residual / diagonal
-    direction, squared_residual = preconditioned.clone(), residual @ preconditioned
-    tolerance = rtol**2 * squared_residual
-    for _ in range(len(rhs)):
-        if squared_residual <= tolerance:
-            break
-        image = matvec(direction)
-        step_size = squared_residual / (direction @ image)
-        x, residual = x + step_size * direction, residual - step_size * image
-        preconditioned = residual / diagonal
-        squared_residual, previous = residual @ preconditioned, squared_residual
-        direction = preconditioned + (squared_residual / previous) * direction
-    return x
+def _tolerance(parameters: Sequence[nn.Parameter]) -> float:
+    return 0.1 * min(TOLERANCE.get(parameter.dtype, LOW_PRECISION_TOLERANCE) for parameter in parameters)
 
 
-def _check_norms(laws: Sequence[Law]) -> None:
-    """Raise :class:`BalanceError` for parameters that are not finite and neurons with norm zero on one side only."""
-    for law in laws:
-        for slot in law.slots:
-            if not bool(torch.isfinite(slot.parameter).all()):
-                raise BalanceError(
-                    f"{slot.name} is not finite",
-                    where=str(law),
-                    remedy="reinitialise the model, or load a checkpoint from before the loss diverged",
-                )
-        incoming, outgoing = law.norms()
-        one_sided = ((incoming == 0) != (outgoing == 0)).nonzero().flatten().tolist()
-        if one_sided:
-            side = "incoming" if float(incoming[one_sided[0]]) == 0 else "outgoing"
+def _target_scales(rescaling: Rescaling, targets: Mapping[str, float]) -> list[float]:
+    """The target of every parameter: that of the longest matching name, 1 without one."""
+    names = [slot.name for slot in rescaling.slots]
+    for target, size in targets.items():
+        if not any(name == target or name.startswith(f"{target}.") for name in names):
+            raise ChoiceError("target", target, names)
+        if not 0 < size < float("inf"):
+            raise LawError(f"a target must be a positive number, got {size}", where=target)
+    scales = []
+    for name in names:
+        matching = [target for target in targets if name == target or name.startswith(f"{target}.")]
+        scales.append(float(targets[max(matching, key=len)]) if matching else 1.0)
+    return scales
+
+
+def _check_finite(rescaling: Rescaling, cells: Sequence[Array], what: str) -> None:
+    for slot, values in zip(rescaling.slots, cells, strict=True):
+        if not np.isfinite(values).all():
             raise BalanceError(
-                f"{len(one_sided)} neuron(s) cannot be balanced: zero norm on one side only "
-                f"(neuron {one_sided[0]}: all {side} weights are 0)",
-                where=str(law),
-                remedy="no rescaling makes a zero weight nonzero: initialise these weights, or omit the law",
+                f"{what}{slot.name} is not finite",
+                where=str(next(law for law in rescaling.laws if slot in law.slots)),
+                remedy="reinitialise the model, or load a checkpoint from before the loss diverged",
             )
-
-
-def _state_exponents(
-    optimizer: Optimizer | None, parameters: dict[int, nn.Parameter], laws: Sequence[Law]
-) -> dict[str, int]:
-    """Look up the exponents of λ for the optimizer's state, and validate the optimizer.
-
-    Args:
-        optimizer: The optimizer, if any.
-        parameters: Parameters to rescale, by id.
-        laws: Laws to balance.
-
-    Returns:
-        The exponent of every state entry, by name.
-
-    Raises:
-        LawError: The optimizer does not train a parameter of the laws.
-        OptimizerError: The argument is not an optimizer, or its state has no known rescaling.
-    """
-    if optimizer is None:
-        return {}
-    if not isinstance(optimizer, Optimizer):
-        raise OptimizerError(
-            f"expected a torch.optim.Optimizer, got {type(optimizer).__name__}",
-            remedy="pass the optimizer that trains the model, or None",
-        )
-    optimized = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    for law in laws:
-        for slot in law.slots:
-            if id(slot.parameter) not in optimized:
-                raise LawError(
-                    f"{slot.name} is not among the optimizer's parameters",
-                    where=str(law),
-                    remedy="pass the optimizer that trains all parameters of this model",
-                )
-    for optimizer_type, exponents in STATE_EXPONENTS.items():
-        if type(optimizer) is optimizer_type:
-            return exponents
-    if any(optimizer.state.get(parameter) for parameter in parameters.values()):
-        raise OptimizerError(
-            f"the state of {type(optimizer).__name__} cannot be rescaled",
-            remedy="use SGD, Adam or AdamW, or rebalance before the first step and without optimizer=",
-        )
-    return {}
-
-
-def _scale_(values: Tensor, factors: Tensor, exponent: int) -> None:
-    values.copy_(values.to(factors.device) * factors**exponent)

@@ -17,7 +17,8 @@ Outcome = Literal["finished", "converged", "stopped", "diverged", "interrupted"]
 class History:
     """Loss and accuracies per epoch, and the result of a training run.
 
-    The result is the test accuracy at the first epoch with the highest validation accuracy. Epochs count from 1. Entry
+    The result is the test accuracy at the first epoch with the highest validation accuracy; where a run has another
+    metric, ``val_accuracy`` and ``test_accuracy`` hold that metric. Epochs count from 1. Entry
     ``[t - 1]`` of a curve belongs to epoch t: the loss before the step of that epoch, the accuracies after it.
 
     Attributes:
@@ -30,6 +31,7 @@ class History:
         seconds: duration of the run.
         reason: details of the outcome, or an empty string.
         best_state: the model's ``state_dict`` after the best epoch.
+        metric: name of the metric.
 
     Example:
         >>> history = History(loss=[2.0, 1.0, 0.5], val_accuracy=[0.5, 0.7, 0.7], test_accuracy=[0.4, 0.6, 0.8])
@@ -44,6 +46,7 @@ class History:
     seconds: float = 0.0
     reason: str = ""
     best_state: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    metric: str = "accuracy"
 
     @property
     def epochs(self) -> int:
@@ -75,6 +78,8 @@ class History:
             Outcome, reason, seconds, curves and the best epoch with its accuracies (None before the first epoch).
         """
         data: dict[str, Any] = {"outcome": self.outcome, "reason": self.reason, "seconds": self.seconds}
+        if self.metric != "accuracy":
+            data["metric"] = self.metric
         if curves:
             data |= {name: list(getattr(self, name)) for name in ("loss", "val_accuracy", "test_accuracy")}
         return data | {

@@ -1,32 +1,35 @@
-"""The paper's training protocol.
+"""Training: the paper's protocol by default, and any other loss, metric, optimizer or loader.
 
-Full batch; cross-entropy on the training nodes; validation and test accuracy in evaluation mode after each step; until
-the last epoch or a training loss of at most 1e-4. The result is the test accuracy at the first epoch with the highest
-validation accuracy. A run can also stop early on validation accuracy, and be resumed later.
+The protocol is full batch; cross-entropy on the training nodes; validation and test accuracy in evaluation mode after
+each step; until the last epoch or a training loss of at most 1e-4. The result is the test accuracy at the first epoch
+with the highest validation accuracy. A run can also stop early on validation accuracy, and be resumed later.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.optim import SGD, Adam, Optimizer
+from torch import nn
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch_geometric.data import Data
 
-from equipoise.errors import ChoiceError, TrainingError
+from equipoise.errors import TrainingError
 from equipoise.kernels.denormals import flush_denormals
-from equipoise.nn.sparse_linear import to_csr_tensor
-from equipoise.nn.stack import Stack
 from equipoise.training.history import History
+from equipoise.training.metrics import Metric, get_metric, metric_name
+from equipoise.training.optimizers import OptimizerFactory, ScheduleFactory, advance, get_optimizer, get_schedule
+from equipoise.training.rebalancer import Rebalancer
 from equipoise.training.recorder import Recorder
+from equipoise.training.sources import FullBatch, Loaders
+from equipoise.training.task import Loss
 
-OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam}
 STOP_LOSS = 1e-4  # from the paper's text; the authors' script uses 1e-5
-MAX_SPARSE_DENSITY = 0.1  # fraction of non-zero entries above which a dense product is faster
 
 EpochCallback = Callable[[int, History], None]
 
@@ -34,12 +37,17 @@ EpochCallback = Callable[[int, History], None]
 @flush_denormals()
 def train(
     model: nn.Module,
-    data: Data,
+    data: Data | Mapping[str, Iterable[Any]],
     *,
-    optimizer: str | Optimizer = "sgd",
+    loss: Loss | None = None,
+    metric: str | Metric = "accuracy",
+    optimizer: str | Optimizer | OptimizerFactory = "sgd",
     lr: float | None = None,
     epochs: int = 5000,
     weight_decay: float = 0.0,
+    schedule: LRScheduler | ScheduleFactory | None = None,
+    clip: float | None = None,
+    rebalance: Rebalancer | None = None,
     stop_loss: float = STOP_LOSS,
     patience: int | None = None,
     history: History | None = None,
@@ -48,52 +56,66 @@ def train(
     record: Recorder | None = None,
     sparse_features: bool | None = None,
 ) -> History:
-    r"""Train a node classifier on one graph, full batch.
+    r"""Train a model on one graph, full batch, or on loaders of batches.
 
-    Each epoch takes one step on the cross-entropy of the training nodes,
+    Each step minimises the cross-entropy of the training nodes,
 
     .. math::
         \mathcal{L} = -\frac{1}{|V_\mathrm{train}|} \sum_{v \in V_\mathrm{train}} \log \mathrm{softmax}(f(x)_v)_{y_v},
 
-    then computes validation and test accuracy in evaluation mode. The same initial weights and random state give the
-    same numbers to the bit. A loss that is NaN or infinite ends the run as ``"diverged"``; Ctrl-C ends it as
-    ``"interrupted"`` and keeps the history.
+    the binary cross-entropy if the model returns one score per target, or any ``loss``. After each epoch, validation
+    and test metric are computed in evaluation mode. The same initial weights and random state give the same numbers to
+    the bit. Labels that are out of range or of the wrong shape raise an error before the first step. A loss that is NaN
+    or infinite ends the run as ``"diverged"``; Ctrl-C ends it as ``"interrupted"`` and keeps the history.
 
-    The model is called twice per epoch: in training mode for the step and in evaluation mode for the accuracies. If the
-    training pass of the second epoch equals the preceding evaluation to the bit, draws no random numbers and changes no
-    buffer (no dropout, no batch norm), then later epochs call the model once: the evaluation is also the forward pass
-    of the next step. Results do not depend on this. Such a model is left in training mode, any other in evaluation
-    mode.
+    On one graph with the default loss, the model is called twice per epoch: in training mode for the step and in
+    evaluation mode for the metrics. If the training pass of the second epoch equals the preceding evaluation to the
+    bit, draws no random numbers and changes no buffer (no dropout, no batch norm), then later epochs call the model
+    once: the evaluation is also the forward pass of the next step. Results do not depend on this. Such a model is left
+    in training mode, any other in evaluation mode.
 
     Denormal numbers are flushed to zero during training: gradients of deep networks contain many, and they slow down
     matrix products by a factor of ten.
 
     Args:
-        model: called as ``model(x, data.edge_index)``; returns scores of shape (nodes, classes).
-        data: a graph with ``x``, ``edge_index``, ``y``, ``train_mask``, ``val_mask`` and ``test_mask``.
-        optimizer: ``"sgd"`` (plain gradient descent), ``"adam"``, or a torch optimizer of the model's parameters.
+        model: called as ``model(x, edge_index)``, with ``batch=`` for batches of graphs if ``forward`` has it, or as
+            ``model(data)`` if ``forward`` has a single required argument. Returns scores of shape (N, classes), or (N,)
+            or (N, 1) for binary targets.
+        data: a graph with ``x``, ``edge_index``, ``y``, ``train_mask``, ``val_mask`` and ``test_mask``; or loaders of
+            batches ``{"train": …, "val": …, "test": …}``. Of a batch from a neighbour loader the first ``batch_size``
+            nodes count, of any other the nodes of the split's mask, or all rows without a mask. Targets are
+            ``edge_label`` where a batch has it, else ``y``, of shape (N,) or (N, 1).
+        loss: function of the model and of the graph or batch that returns a scalar tensor; by default as above.
+        metric: ``"accuracy"``, ``"roc_auc"``, ``"average_precision"`` (the last two need torchmetrics), or a function
+            of scores and targets. Higher is better.
+        optimizer: ``"sgd"`` (plain gradient descent), ``"adam"`` or another name of ``OPTIMIZERS``; a torch optimizer
+            of the model's parameters; or a function of the parameters that returns one.
         lr: learning rate; required if the optimizer is given by name.
         epochs: maximum number of epochs.
         weight_decay: L2 penalty, added to the gradient; only if the optimizer is given by name.
+        schedule: learning-rate schedule of the optimizer, or a function of the optimizer that returns one. It advances
+            once per epoch; ``ReduceLROnPlateau`` follows the training loss. A resumed run starts a new one.
+        clip: maximum norm of the gradient of all parameters together; None does not clip.
+        rebalance: rebalancer of the model's laws; it acts between backward pass and clipping.
         stop_loss: training loss at which the run ends as ``"converged"``.
-        patience: number of epochs without a better validation accuracy after which the run ends as ``"stopped"``; None
+        patience: number of epochs without a better validation metric after which the run ends as ``"stopped"``; None
             for no limit.
         history: history of the run to resume. Model, optimizer and random state must be as they were after its last
             epoch (see :class:`~equipoise.training.history.TrainingState`); the numbers then equal those of an
             uninterrupted run.
         on_gradients: called as ``on_gradients(epoch, history)`` after each backward pass, before the step.
         on_epoch: called as ``on_epoch(epoch, history)`` at the end of each epoch. It must not change the weights.
-        record: a recorder of this model; it measures gradients, balance and representations.
+        record: a recorder of this model; it measures gradients, balance and representations. Its epochs are steps.
         sparse_features: whether the model gets ``data.x`` as a sparse CSR tensor. None: if the model is a
             :class:`~equipoise.Stack`, which supports sparse input, and at most 10 % of ``data.x`` is non-zero. True:
-            always, for any model that supports sparse input. False: never.
+            always, for any model that supports sparse input. False: never. Loaders: batches as they are.
 
     Returns:
-        The history of the run: loss and accuracies per epoch, outcome, and the best model's ``state_dict``.
+        The history of the run: loss and metrics per epoch, outcome, and the best model's ``state_dict``.
 
     Raises:
-        TrainingError: if the model, the data or a setting is invalid; the message names it.
-        ChoiceError: if the optimizer's name is unknown.
+        TrainingError: if the model, the data, a label or a setting is invalid; the message names it.
+        ChoiceError: if the optimizer's or the metric's name is unknown.
 
     Example:
         >>> from equipoise import Stack, initialize_, load_dataset
@@ -103,35 +125,34 @@ def train(
         >>> history.epochs, history.outcome
         (3, 'finished')
     """
-    _check_arguments(model, data, epochs, patience)
-    torch_optimizer = _get_optimizer(optimizer, model, lr, weight_decay)
+    _check_arguments(model, epochs, patience, clip)
+    source: FullBatch | Loaders
+    if isinstance(data, Mapping):
+        source = Loaders(model, data, get_metric(metric), loss)
+    else:
+        source = FullBatch(model, data, get_metric(metric), loss, sparse_features)
+    torch_optimizer = get_optimizer(optimizer, model, lr, weight_decay)
+    scheduler = get_schedule(schedule, torch_optimizer)
     if record is not None:
         record.attach(torch_optimizer)
-    history = History() if history is None else history
+    if rebalance is not None:
+        rebalance.attach(torch_optimizer)
+    history = History(metric=metric_name(metric)) if history is None else history
     history.outcome, history.reason = "finished", ""
+    stepper = _Stepper(model, torch_optimizer, history, rebalance, clip, record, on_gradients, history.epochs)
     start = time.perf_counter() - history.seconds
     try:
-        nodes = {split: data[f"{split}_mask"].nonzero().view(-1) for split in ("train", "val", "test")}
-        labels = {split: data.y[indices] for split, indices in nodes.items()}
-        forward = _ForwardPasses(model, select_features(model, data.x, sparse_features), data.edge_index)
         while not _should_stop(history, epochs, stop_loss, patience):
             epoch = history.epochs + 1
-            scores = forward.train()
-            loss = F.cross_entropy(scores.index_select(0, nodes["train"]), labels["train"])
-            if not math.isfinite(loss.item()):
-                history.outcome, history.reason = "diverged", f"the loss is {loss.item()} at epoch {epoch}"
+            mean_loss = stepper.run_epoch(source)
+            if not math.isfinite(mean_loss):
                 break
-            torch_optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            if on_gradients is not None:
-                on_gradients(epoch, history)
-            if record is not None:
-                record.step(epoch, loss=loss.item())
-            torch_optimizer.step()
-            scores = forward.evaluate()
-            history.loss.append(loss.item())
-            history.val_accuracy.append(_accuracy(scores, nodes["val"], labels["val"]))
-            history.test_accuracy.append(_accuracy(scores, nodes["test"], labels["test"]))
+            val, test = source.evaluate()
+            history.loss.append(mean_loss)
+            history.val_accuracy.append(val)
+            history.test_accuracy.append(test)
+            if scheduler is not None:
+                advance(scheduler, mean_loss)
             if history.best_epoch == epoch:
                 history.best_state = {name: value.detach().clone() for name, value in model.state_dict().items()}
             history.seconds = time.perf_counter() - start
@@ -145,107 +166,53 @@ def train(
     return history
 
 
-class _ForwardPasses:
-    """Forward passes of a training run, with one pass for evaluation and next step where both modes agree.
+@dataclass
+class _Stepper:
+    """The steps of a run, and what happens between backward pass and optimizer step."""
 
-    The training pass of an epoch has the weights of the preceding evaluation. The first such pair decides whether the
-    modes agree. Equal scores alone do not suffice: those of a network with dead neurons may differ later. So the pass
-    must also draw no random numbers and change no buffer. A resumed run comes to the same decision.
+    model: nn.Module
+    optimizer: Optimizer
+    history: History
+    rebalance: Rebalancer | None
+    clip: float | None
+    record: Recorder | None
+    on_gradients: EpochCallback | None
+    steps: int
 
-    Attributes:
-        modes_agree: whether one pass serves both purposes; None before the first pair of passes.
-    """
+    def run_epoch(self, source: FullBatch | Loaders) -> float:
+        """Take the steps of one epoch; a loss that is not finite ends the epoch and sets the history's outcome.
 
-    def __init__(self, model: nn.Module, x: Tensor, edge_index: Tensor) -> None:
-        self.model, self.x, self.edge_index = model, x, edge_index
-        self.modes_agree: bool | None = None
-        self._evaluation: Tensor | None = None  # scores of the first evaluation, until they are compared
-        self._next: Tensor | None = None  # scores for the next step, with their autograd graph
+        Args:
+            source: the steps.
 
-    def train(self) -> Tensor:
-        """Return scores in training mode, with gradients enabled."""
-        if self._next is not None:
-            scores, self._next = self._next, None
-            return scores
-        if self._evaluation is None:
-            return self._call(training=True)
-        rng_state = torch.get_rng_state()
-        buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
-        scores = self._call(training=True)
-        self.modes_agree = (
-            torch.equal(scores.detach(), self._evaluation)
-            and torch.equal(torch.get_rng_state(), rng_state)
-            and all(torch.equal(buffer, buffers[name]) for name, buffer in self.model.named_buffers())
-        )
-        self._evaluation = None
-        return scores
+        Returns:
+            The mean loss of the targets.
 
-    def evaluate(self) -> Tensor:
-        """Return scores of evaluation mode, without gradients."""
-        if self.modes_agree:
-            self._next = self._call(training=True)
-            return self._next.detach()
-        scores = self._call(training=False)
-        if self.modes_agree is None:
-            self._evaluation = scores
-        return scores
-
-    def _call(self, training: bool) -> Tensor:
-        if self.model.training != training:
-            self.model.train(training)
-        with torch.set_grad_enabled(training):
-            scores: Tensor = self.model(self.x, self.edge_index)
-        return scores
-
-
-def select_features(model: nn.Module, x: Tensor, sparse: bool | None = None) -> Tensor:
-    """Return the features as a sparse CSR tensor or unchanged; see ``sparse_features`` of :func:`train`."""
-    if x.layout != torch.strided:
-        return x
-    if sparse is None:
-        sparse = (
-            isinstance(model, Stack)
-            and x.is_floating_point()
-            and int(x.count_nonzero()) <= MAX_SPARSE_DENSITY * x.numel()
-        )
-    return to_csr_tensor(x) if sparse else x
-
-
-def build_optimizer(name: str, model: nn.Module, lr: float | None, weight_decay: float = 0.0) -> Optimizer:
-    """Build the optimizer with this name for a model's parameters.
-
-    Args:
-        name: a key of ``OPTIMIZERS``.
-        model: the model.
-        lr: learning rate, above 0.
-        weight_decay: L2 penalty, added to the gradient.
-
-    Returns:
-        The optimizer.
-
-    Raises:
-        ChoiceError: if the name is unknown.
-        TrainingError: if the learning rate is missing or not positive.
-    """
-    if name not in OPTIMIZERS:
-        raise ChoiceError("optimizer", name, OPTIMIZERS)
-    if lr is None or not lr > 0:
-        raise TrainingError(
-            f"{name} needs a learning rate above 0, got lr={lr}", remedy="pass one: train(model, data, lr=0.05, …)"
-        )
-    return OPTIMIZERS[name](model.parameters(), lr=lr, weight_decay=weight_decay, foreach=True)  # type: ignore[call-arg]
-
-
-def _get_optimizer(optimizer: str | Optimizer, model: nn.Module, lr: float | None, weight_decay: float) -> Optimizer:
-    if isinstance(optimizer, Optimizer):
-        if lr is not None or weight_decay:
-            raise TrainingError(
-                "lr and weight_decay apply only to an optimizer given by name",
-                where=type(optimizer).__name__,
-                remedy="set them in the optimizer, and leave out lr= and weight_decay=",
-            )
-        return optimizer
-    return build_optimizer(optimizer, model, lr, weight_decay)
+        Raises:
+            TrainingError: if there is no step.
+        """
+        epoch, total, count = self.history.epochs + 1, 0.0, 0
+        for loss, targets in source.losses():
+            value = loss.item()
+            if not math.isfinite(value):
+                self.history.outcome, self.history.reason = "diverged", f"the loss is {value} at epoch {epoch}"
+                return value
+            self.optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.steps += 1
+            if self.on_gradients is not None:
+                self.on_gradients(epoch, self.history)
+            if self.rebalance is not None:
+                self.rebalance.step()
+            if self.clip is not None:
+                clip_grad_norm_(self.model.parameters(), self.clip)
+            if self.record is not None:
+                self.record.step(self.steps, loss=value)
+            self.optimizer.step()
+            total, count = total + targets * value, count + targets
+        if not count:
+            raise TrainingError("the loader train has no batch", remedy="use a list or a loader, not an iterator")
+        return total / count
 
 
 def _should_stop(history: History, epochs: int, stop_loss: float, patience: int | None) -> bool:
@@ -259,28 +226,12 @@ def _should_stop(history: History, epochs: int, stop_loss: float, patience: int 
     return True
 
 
-def _accuracy(scores: Tensor, nodes: Tensor, labels: Tensor) -> float:
-    return float((scores.index_select(0, nodes).argmax(dim=-1) == labels).double().mean())
-
-
-def _check_arguments(model: nn.Module, data: Data, epochs: int, patience: int | None) -> None:
+def _check_arguments(model: nn.Module, epochs: int, patience: int | None, clip: float | None) -> None:
     if not isinstance(model, nn.Module):
         raise TrainingError(f"expected a torch.nn.Module, got {type(model).__name__}")
-    required = ("x", "edge_index", "y", "train_mask", "val_mask", "test_mask")
-    missing = [name for name in required if getattr(data, name, None) is None]
-    if missing:
-        raise TrainingError(
-            f"the data have no {', '.join(missing)}",
-            where=repr(data),
-            remedy="set these attributes, as in a graph from load_dataset",
-        )
-    for name in ("train_mask", "val_mask", "test_mask"):
-        if getattr(data, name).dim() != 1:
-            raise TrainingError(
-                f"{name} has {getattr(data, name).dim()} dimensions",
-                remedy=f"choose one split: data.{name} = data.{name}[:, 1]",
-            )
     if epochs < 1:
         raise TrainingError(f"epochs must be at least 1, got {epochs}")
     if patience is not None and patience < 1:
         raise TrainingError(f"patience must be at least 1 epoch, got {patience}")
+    if clip is not None and not clip > 0:
+        raise TrainingError(f"clip must be a positive norm, got {clip}")

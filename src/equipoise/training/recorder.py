@@ -15,6 +15,7 @@ from torch.utils.hooks import RemovableHandle
 from equipoise.errors import ChoiceError, LawError, TrainingError
 from equipoise.kernels.graph_cache import GraphCache
 from equipoise.laws.law import Law, check_laws
+from equipoise.training.alerts import Alerts
 from equipoise.training.batched_laws import BatchedLaws
 from equipoise.training.capture import Capture, layers_to_record
 from equipoise.training.history import History
@@ -78,6 +79,9 @@ class Recorder:
         optimizer: the optimizer of the model, for the quantities that depend on the step and for ``predicted_drift``.
             :func:`~equipoise.train` attaches its own. Without one, quantities of the step are measured at the next call
             of :meth:`step` or at the end.
+        alerts: warn (:class:`~equipoise.errors.TrainingWarning`) of a layer that has not moved for three records and of
+            representations that are equal to 1e-7, and record both as ``alert/not_moved`` (the epoch since which the
+            layer stands still) and ``alert/equal_representations`` (of the first such layer).
 
     Raises:
         ModelError: if ``model`` is not a module, or has no trainable parameters.
@@ -116,6 +120,7 @@ class Recorder:
         *,
         most: int | None = None,
         optimizer: Optimizer | None = None,
+        alerts: bool = True,
     ) -> None:
         if every < 1:
             raise TrainingError(f"every must be at least 1 epoch, got {every}")
@@ -129,6 +134,7 @@ class Recorder:
         self.laws = check_laws(laws)
         self.recording = Recording(tuple(layer.name for layer in self.layers))
         self.listeners: list[Listener] = []  # called with the epoch and its records, once these are complete
+        self.alerts = Alerts() if alerts else None
         self._batched_laws = BatchedLaws(self.laws, self._layer_numbers())
         self._initial = {p: p.detach().clone() for layer in self.layers for p in layer.parameters}
         self._before_step = {p: torch.empty_like(value) for p, value in self._initial.items() if "update" in quantities}
@@ -270,6 +276,8 @@ class Recorder:
                 self.recording.add(
                     epoch, (Record("balance/drift", number, new - old.values) for (number, new), old in pairs)
                 )
+        if self.alerts is not None:
+            self.recording.add(epoch, self.alerts.check(epoch, self.recording.epochs[epoch]))
         for listener in self.listeners:
             listener(epoch, self.recording.epochs[epoch])
         too_many = self.most is not None and len(self.recording.epochs) - 1 > self.most  # the first does not count

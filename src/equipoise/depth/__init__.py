@@ -1,0 +1,1 @@
+"""Checks in short runs whether a model will train as it gets deeper or wider."""

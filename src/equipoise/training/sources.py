@@ -1,0 +1,234 @@
+"""Where the steps of an epoch come from: one graph, full batch, or loaders of batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from equipoise.errors import TrainingError
+from equipoise.nn.sparse_linear import to_csr_tensor
+from equipoise.nn.stack import Stack
+from equipoise.training.metrics import Metric
+from equipoise.training.task import (
+    SPLITS,
+    Loss,
+    check_targets,
+    custom_loss,
+    default_loss,
+    get_targets,
+    model_caller,
+    select_rows,
+    takes_data,
+)
+
+MAX_SPARSE_DENSITY = 0.1  # fraction of non-zero entries above which a dense product is faster
+
+
+class FullBatch:
+    """One graph: one step per epoch, on the nodes of ``train_mask``.
+
+    Args:
+        model: the model.
+        data: a graph with ``y``, ``train_mask``, ``val_mask`` and ``test_mask``.
+        metric: metric of scores and targets.
+        loss: function of model and data; None for the default loss of the training nodes.
+        sparse_features: see :func:`~equipoise.train`.
+
+    Raises:
+        TrainingError: if the data lack a tensor, or a label is invalid.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Data,
+        metric: Metric,
+        loss: Loss | None = None,
+        sparse_features: bool | None = None,
+    ) -> None:
+        check_graph(model, data)
+        self.model, self.data, self.metric, self.loss = model, data, metric, loss
+        targets = get_targets(data)
+        self.nodes = {split: data[f"{split}_mask"].nonzero().view(-1) for split in SPLITS}
+        self.targets = {split: targets[indices] for split, indices in self.nodes.items()}
+        if loss is None:
+            for split in SPLITS:
+                check_targets(self.targets[split], split)
+        call = model_caller(model)
+        x = None if takes_data(model) else select_features(model, data.x, sparse_features)
+        self.forward = ForwardPasses(model, lambda: call(data, x))
+        self._checked = loss is not None
+
+    def losses(self) -> Iterator[tuple[Tensor, int]]:
+        """Yield the loss of the epoch's step, and the number of targets."""
+        if self.loss is not None:
+            self.model.train()
+            yield custom_loss(self.loss, self.model, self.data), 1
+            return
+        scores = self.forward.train()
+        if not self._checked:
+            for split, nodes in self.nodes.items():
+                check_targets(self.targets[split], split, scores.detach().index_select(0, nodes))
+            self._checked = True
+        yield default_loss(scores.index_select(0, self.nodes["train"]), self.targets["train"]), 1
+
+    def evaluate(self) -> tuple[float, float]:
+        """Return the metric of the validation and of the test nodes."""
+        # The graph of an evaluation can serve the next step only if the loss is a function of the same scores.
+        scores = self.forward.evaluate() if self.loss is None else self.forward.evaluate_only()
+        val, test = (
+            self.metric(scores.index_select(0, self.nodes[split]), self.targets[split]) for split in SPLITS[1:]
+        )
+        return val, test
+
+
+class Loaders:
+    """Loaders of batches: one step per batch of ``loaders["train"]``.
+
+    Args:
+        model: the model.
+        loaders: iterables of PyG batches, named ``train``, ``val`` and ``test``.
+        metric: metric of all scores and targets of a split.
+        loss: function of model and batch; None for the default loss of the batch.
+
+    Raises:
+        TrainingError: if a loader is missing.
+    """
+
+    def __init__(
+        self, model: nn.Module, loaders: Mapping[str, Iterable[Any]], metric: Metric, loss: Loss | None = None
+    ) -> None:
+        if missing := [split for split in SPLITS if split not in loaders]:
+            raise TrainingError(
+                f"there is no loader {', '.join(missing)}", remedy="pass loaders as {'train': …, 'val': …, 'test': …}"
+            )
+        self.model, self.loaders, self.metric, self.loss = model, loaders, metric, loss
+        self._call = model_caller(model)
+
+    def losses(self) -> Iterator[tuple[Tensor, int]]:
+        """Yield the loss of every training batch, and the number of its targets."""
+        for batch in self.loaders["train"]:
+            self.model.train()
+            if self.loss is not None:
+                yield custom_loss(self.loss, self.model, batch), 1
+                continue
+            scores, targets = self._scores(batch, "train")
+            yield default_loss(scores, targets), len(targets)
+
+    @torch.no_grad()
+    def evaluate(self) -> tuple[float, float]:
+        """Return the metric over all validation batches and over all test batches."""
+        self.model.eval()
+        metrics = []
+        for split in SPLITS[1:]:
+            pairs = [self._scores(batch, split) for batch in self.loaders[split]]
+            if not pairs:
+                raise TrainingError(f"the loader {split} has no batch")
+            metrics.append(self.metric(*(torch.cat(parts) for parts in zip(*pairs, strict=True))))
+        return metrics[0], metrics[1]
+
+    def _scores(self, batch: Any, split: str) -> tuple[Tensor, Tensor]:
+        rows, targets = select_rows(batch, split), get_targets(batch)
+        scores, targets = self._call(batch, None)[rows], targets[rows]
+        if self.loss is None:
+            check_targets(targets, split, scores.detach())
+        return scores, targets
+
+
+class ForwardPasses:
+    """Forward passes of a training run, with one pass for evaluation and next step where both modes agree.
+
+    The training pass of an epoch has the weights of the preceding evaluation. The first such pair decides whether the
+    modes agree. Equal scores alone do not suffice: those of a network with dead neurons may differ later. So the pass
+    must also draw no random numbers and change no buffer. A resumed run comes to the same decision.
+
+    Args:
+        model: the model.
+        call: calls it and returns its scores.
+
+    Attributes:
+        modes_agree: whether one pass serves both purposes; None before the first pair of passes.
+    """
+
+    def __init__(self, model: nn.Module, call: Callable[[], Tensor]) -> None:
+        self.model, self.call = model, call
+        self.modes_agree: bool | None = None
+        self._evaluation: Tensor | None = None  # scores of the first evaluation, until they are compared
+        self._next: Tensor | None = None  # scores for the next step, with their autograd graph
+
+    def train(self) -> Tensor:
+        """Return scores in training mode, with gradients enabled."""
+        if self._next is not None:
+            scores, self._next = self._next, None
+            return scores
+        if self._evaluation is None:
+            return self._call(training=True)
+        rng_state = torch.get_rng_state()
+        buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+        scores = self._call(training=True)
+        self.modes_agree = (
+            torch.equal(scores.detach(), self._evaluation)
+            and torch.equal(torch.get_rng_state(), rng_state)
+            and all(torch.equal(buffer, buffers[name]) for name, buffer in self.model.named_buffers())
+        )
+        self._evaluation = None
+        return scores
+
+    def evaluate(self) -> Tensor:
+        """Return scores of evaluation mode, without gradients."""
+        if self.modes_agree:
+            self._next = self._call(training=True)
+            return self._next.detach()
+        scores = self._call(training=False)
+        if self.modes_agree is None:
+            self._evaluation = scores
+        return scores
+
+    def _call(self, training: bool) -> Tensor:
+        if self.model.training != training:
+            self.model.train(training)
+        with torch.set_grad_enabled(training):
+            return self.call()
+
+    def evaluate_only(self) -> Tensor:
+        """Return scores of evaluation mode, without gradients, that no training pass will use."""
+        return self._call(training=False)
+
+
+def select_features(model: nn.Module, x: Tensor, sparse: bool | None = None) -> Tensor:
+    """Return the features as a sparse CSR tensor or unchanged; see ``sparse_features`` of :func:`train`."""
+    if x.layout != torch.strided:
+        return x
+    if sparse is None:
+        sparse = (
+            isinstance(model, Stack)
+            and x.is_floating_point()
+            and int(x.count_nonzero()) <= MAX_SPARSE_DENSITY * x.numel()
+        )
+    return to_csr_tensor(x) if sparse else x
+
+
+def check_graph(model: nn.Module, data: Data) -> None:
+    """Raise :class:`TrainingError` if a graph lacks what full-batch training needs."""
+    required = (*(() if takes_data(model) else ("x", "edge_index")), "y", *(f"{split}_mask" for split in SPLITS))
+    missing = [name for name in required if getattr(data, name, None) is None]
+    if missing:
+        raise TrainingError(
+            f"the data have no {', '.join(missing)}",
+            where=repr(data),
+            remedy="set these attributes, as in a graph from load_dataset",
+        )
+    for name in (f"{split}_mask" for split in SPLITS):
+        mask = getattr(data, name)
+        if mask.dim() != 1:
+            raise TrainingError(
+                f"{name} has {mask.dim()} dimensions", remedy=f"choose one split: data.{name} = data.{name}[:, 1]"
+            )
+        if len(mask) != len(data.y):
+            raise TrainingError(
+                f"{name} has {len(mask)} entries, but there are {len(data.y)} targets", where=repr(data)
+            )
