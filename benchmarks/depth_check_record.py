@@ -1,7 +1,8 @@
 """Compare the predictions of the depth check with full training: python benchmarks/depth_check_record.py [FILE]
 
-Every case is checked in 40 steps and then trained for 400 epochs, four slow ones for 1500. A case *trains* if the loss falls to 90 % of the entropy
-of the class frequencies. Writes one row per case and prints how often the prediction was right.
+Every case is checked in 40 steps and then trained for 400 epochs, four slow ones for 1500. A case *trains* if the loss
+falls to 90 % of the entropy of the class frequencies. Writes one row per case and prints how often the prediction was
+right.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from equipoise.depth.prediction import GOAL
 
 STEPS, EPOCHS, WIDTH = 40, 400, 16
 SLOW = (
-    *((dataset, 10, "GATv2", 1500) for dataset in ("wisconsin", "texas", "cornell")),
+    ("wisconsin", 10, "GATv2", 1500),
+    ("texas", 10, "GATv2", 1500),
+    ("cornell", 10, "GATv2", 1500),
     ("wisconsin", 20, "GATv2", 1500),
 )
 RECORD = Path(__file__).with_suffix(".csv")
