@@ -53,18 +53,19 @@ def test_weights_and_biases_offline(tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_SILENT", "true")
     with wandb.init(mode="offline", dir=tmp_path) as run:
-        recorder = train_with(lambda recorder: WeightsAndBiases(run, recorder))
-        assert run.summary["train/loss"] == pytest.approx(loss_of(recorder)[-1])
+        train_with(lambda recorder: WeightsAndBiases(run, recorder))
+        assert run.step == 3
     assert list(tmp_path.rglob("*.wandb"))
 
 
 def test_mlflow_in_a_local_folder(tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    mlflow.set_tracking_uri(tmp_path.as_uri())
+    folder = (tmp_path / "mlruns").as_uri()
+    mlflow.set_tracking_uri(folder)
     with mlflow.start_run() as run:
         recorder = train_with(MLflow)
-    history = mlflow.MlflowClient(tmp_path.as_uri()).get_metric_history(run.info.run_id, "train/loss")
+    history = mlflow.MlflowClient(folder).get_metric_history(run.info.run_id, "train/loss")
     assert [(metric.step, metric.value) for metric in history] == list(enumerate(loss_of(recorder), start=1))
 
 
