@@ -16,11 +16,11 @@ from equipoise.errors import ArchitectureError, ChoiceError
 from equipoise.nn.fused_convs import FusedGATConv, FusedGATv2Conv
 from equipoise.nn.fused_gcn import FusedGCNConv, ResidualGCNConv
 from equipoise.nn.fused_stack import can_fuse, fused_forward
+from equipoise.nn.fused_transformer import FusedTransformerConv
 from equipoise.nn.hooks import has_hooks
 from equipoise.nn.lipschitz_gat import LipschitzGATConv
 from equipoise.nn.omega_gat import OmegaGATConv
 from equipoise.nn.sparse_linear import feature_dropout
-from equipoise.nn.sparse_transformer import SparseTransformerConv
 
 Skip = Literal["linear", "identity"]
 Norm = Literal["layer", "batch"]
@@ -207,7 +207,7 @@ def _transformer(
     *, add_self_loops: bool, negative_slope: float, share_weights: bool, residual: bool, **options: Any
 ) -> MessagePassing:
     del add_self_loops, negative_slope, share_weights
-    return SparseTransformerConv(root_weight=residual, **options)
+    return FusedTransformerConv(root_weight=residual, **options)
 
 
 KINDS: dict[str, Callable[..., MessagePassing]] = {
