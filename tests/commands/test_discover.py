@@ -44,6 +44,9 @@ def test_discover_as_json(run):
         "incoming": ["0.weight[i,:]", "0.bias[i]"],
         "outgoing": ["2.weight[:,i]"],
         "neurons": 4,
+        "exponents": [1, 1, -1],
+        "conserved": "‖0.weight[i,:]‖² + ‖0.bias[i]‖² − ‖2.weight[:,i]‖²",
+        "buffers": [],
     }
 
 

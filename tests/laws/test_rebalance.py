@@ -330,12 +330,12 @@ def test_targets_set_the_size_of_a_layer():
 def test_criteria_of_gradients_skip_neurons_without_a_signal():
     _, laws, _ = network_with_gradients()
     for slot in laws[1].incoming:
-        slot.entries(slot.parameter.grad)[:, 3] = 0.0
-    weights = [slot.entries(slot.parameter.detach())[:, 3].clone() for slot in laws[1].incoming]
+        slot.entries(slot.parameter.grad)[..., 3, :] = 0.0
+    weights = [slot.entries(slot.parameter.detach())[..., 3, :].clone() for slot in laws[1].incoming]
     assert rebalance_(laws, criterion="gradients") <= 1e-12
     rebalance_(laws, criterion="relative-gradients")
     direction = [
-        slot.entries(slot.parameter.detach())[:, 3] / w for slot, w in zip(laws[1].incoming, weights, strict=True)
+        slot.entries(slot.parameter.detach())[..., 3, :] / w for slot, w in zip(laws[1].incoming, weights, strict=True)
     ]
     assert all(bool(torch.isfinite(values).all()) for values in direction)
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 from torch import nn
-from torch_geometric.nn import GAT, GATConv, GCNConv, TransformerConv
+from torch_geometric.nn import GAT, GATConv, GCNConv, TAGConv
 
 from equipoise.errors import ModelError
 from equipoise.nn import stack as stack_module
@@ -121,7 +121,7 @@ def test_norms_are_not_layers():
 
 
 def test_graph_layer_without_registered_roles():
-    model = Chain(TransformerConv(6, 4), TransformerConv(4, 3))
+    model = Chain(TAGConv(6, 4), TAGConv(4, 3))
     layers = layers_to_record(model)
     assert [layer.name for layer in layers] == ["conv1", "conv2"]
     assert set(layers[0].features) == set(model.conv1.parameters())

@@ -44,7 +44,7 @@ class Law:
     Args:
         incoming: Slots that scale with λ; at least one.
         outgoing: Slots that scale with 1/λ.
-        exponents: Size |n| of the exponent of every slot, incoming slots first; by default all are 1.
+        exponents: Size ``|n|`` of the exponent of every slot, incoming slots first; by default all are 1.
         buffers: Buffers on whose values the law rests, by name, with these values. In evaluation mode a batch norm with
             a running mean of 0 lets pass a rescaling that it no longer does once the mean has changed.
 
@@ -118,7 +118,7 @@ class Law:
             yield sign * exponent, slot
 
     def norms(self) -> tuple[Tensor, Tensor]:
-        """Σ_in n ‖θ‖² and Σ_out |n| ‖θ‖², one entry per neuron."""
+        """Σ_in n ‖θ‖² and Σ_out ``|n|`` ‖θ‖², one entry per neuron."""
         weighted = [abs(exponent) * slot.squared_norm() for exponent, slot in self.terms]
         incoming = _add_tensors(weighted[: len(self.incoming)])
         outgoing = weighted[len(self.incoming) :]
@@ -220,7 +220,7 @@ class Law:
 def imbalance(laws: Iterable[Law], per: Granularity = "neuron") -> list[Tensor]:
     """Compute the imbalance c = Σ_in ‖θ‖² − Σ_out ‖θ‖² of every law.
 
-    Terms of a law with exponents n other than ±1 have the weight |n|. Gradient flow conserves c. At finite learning
+    Terms of a law with exponents n other than ±1 have the weight ``|n|``. Gradient flow conserves c. At finite learning
     rates :meth:`Law.predicted_drift` gives its exact change.
 
     Args:
@@ -250,7 +250,7 @@ def residual(laws: Iterable[Law], per: Granularity = "neuron") -> list[Tensor]:
     """Compute the residual δ = Σ_in ⟨θ,∇θ⟩ − Σ_out ⟨θ,∇θ⟩ of every law after a backward pass.
 
     δ is zero up to rounding for any loss and any optimizer if the law holds. Terms of a law with exponents n other than
-    ±1 have the weight |n|.
+    ±1 have the weight ``|n|``.
 
     Args:
         laws: Laws as returned by :func:`~equipoise.discover`.

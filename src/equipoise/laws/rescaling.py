@@ -83,7 +83,9 @@ class _Pair:
     def block(self, cells: Array) -> Array:
         """Sums over the cells of each pair of neurons, times the product of both exponents."""
         shape = self.one.slot.neurons, self.other.slot.neurons
-        if not self.is_matrix:
+        if self.is_matrix:
+            cells = cells if len(cells) == len(self.cells) else cells[self.cells]  # of a window: some of the cells
+        else:
             cells = np.bincount(self.pairs, cells[self.cells], shape[0] * shape[1]).astype(np.float64)
         block: Array = self.one.exponent * self.other.exponent * cells.reshape(shape)
         return block

@@ -152,7 +152,8 @@ class Stack(nn.Module):
         convs_only = not (self.identity_skips or self.norms or self.jk or dropout)
         if convs_only and can_fuse(list(self.convs), self.activation, x, edge_index):
             return fused_forward(list(self.convs), x, edge_index)
-        h, last, hidden = x, len(self.convs) - 1, list[Tensor]()
+        h, last = x, len(self.convs) - 1
+        hidden: list[Tensor] = []
         for layer, conv in enumerate(self.convs):
             if self.jk and layer == last and hidden:
                 h = torch.cat(hidden, dim=-1)
