@@ -220,7 +220,7 @@ def _should_stop(history: History, epochs: int, stop_loss: float, patience: int 
     if history.loss and history.loss[-1] <= stop_loss:
         history.outcome, history.reason = "converged", f"the training loss is {history.loss[-1]:.1e}"
     elif patience is not None and history.epochs - history.best_epoch >= patience:
-        history.outcome, history.reason = "stopped", f"no better validation accuracy for {patience} epochs"
+        history.outcome, history.reason = "stopped", f"no better validation {history.metric} for {patience} epochs"
     else:
         return history.epochs >= epochs
     return True
