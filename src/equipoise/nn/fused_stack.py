@@ -24,7 +24,7 @@ from equipoise.nn.fused_convs import FusedGATv2Conv, can_fuse_relu
 from equipoise.nn.hooks import AttentionCoefficients, has_hooks, observers_of
 from equipoise.nn.second_order import differentiable_gradients, gatv2_scores, softmax_and_sum
 from equipoise.nn.sparse_linear import FeatureMatrix
-from equipoise.nn.workspace import Lease, StackPlan, Workspace, plan_for
+from equipoise.nn.workspace import LayerPlan, Lease, StackPlan, Workspace, plan_for
 
 # Called with the layer's index, its input (None for the stack's own), its output and its coefficients.
 LayerCallback = Callable[[int, Tensor | None, Tensor, Tensor], None]
@@ -123,7 +123,7 @@ class _FusedStack(Function):
         for index in reversed(range(len(plan.layers))):
             layer, h = plan.layers[index], outputs[index - 1] if index else None
             if not workspace.save_products:
-                _project(features, h, layer.weight, layer.transposed, workspace.products[index])
+                _project(features, h, layer, workspace.products[index])
             dproduct = workspace.attend_backward(index, grad)
             gradients.append(features.weight_gradient(dproduct) if h is None else torch.mm(arrays.transposed[index], h))
             if index:
@@ -143,7 +143,7 @@ def _run_layers(
 ) -> Tensor:
     h: Tensor | None = None
     for index, layer in enumerate(plan.layers):
-        _project(features, h, layer.weight, layer.transposed, workspace.products[index])
+        _project(features, h, layer, workspace.products[index])
         layer_input, h = h, workspace.attend(index)
         if callback is not None:
             callback(index, layer_input, h, torch.from_numpy(workspace.alphas[index]))
@@ -152,14 +152,12 @@ def _run_layers(
     return h
 
 
-def _project(features: FeatureMatrix, h: Tensor | None, weight: Tensor, transposed: Tensor, out: Tensor) -> None:
+def _project(features: FeatureMatrix, h: Tensor | None, layer: LayerPlan, out: Tensor) -> None:
     """Write h Wᵀ, or x Wᵀ for the first layer, to ``out``."""
-    if h is not None:
-        torch.mm(h, transposed, out=out)
-    elif features.dense:
-        torch.mm(features.x.detach(), transposed, out=out)
+    if h is None:
+        features.product(layer.weight, out=out)
     else:
-        features.product(weight, out=out)
+        torch.mm(h, layer.transposed, out=out)
 
 
 def _differentiable_forward(

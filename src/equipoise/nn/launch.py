@@ -94,7 +94,6 @@ def gatv2_backward(
     relu: bool,
     grad: Array,
     shape: HeadShape,
-    overwrite_grad: bool = False,
 ) -> tuple[Array, Array | None, Array]:
     """Backward pass of GATv2 attention.
 
@@ -109,7 +108,6 @@ def gatv2_backward(
         relu: whether the forward pass applied a ReLU.
         grad: gradient of ``output.out``.
         shape: heads and channels.
-        overwrite_grad: allow ``grad`` to be overwritten, which saves an array.
 
     Returns:
         Gradients of source, target and attention. Without a target, the first is the sum over both roles and the
@@ -117,7 +115,7 @@ def gatv2_backward(
     """
     out, alpha, weight = output
     dscore, slope = np.empty_like(alpha), source.dtype.type(slope)
-    dout = np.empty_like(grad) if relu and not overwrite_grad else grad  # gradient before the ReLU, if there is one
+    dout = np.empty_like(grad) if relu else grad  # gradient before the ReLU, if there is one
     active, datt = np.empty(graph.targets * shape[0], np.bool_), PartialSums(graph, att)
     if target is None and graph.symmetric:
         for_scores = (source, dropout_mask, alpha, out, grad, dout, relu, dscore, active, *shape)

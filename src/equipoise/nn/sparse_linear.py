@@ -58,7 +58,9 @@ class FeatureMatrix:
             )
 
     def product(self, W: Tensor, out: Tensor | None = None) -> Tensor:
-        """x Wᵀ of sparse features, written to ``out`` if given."""
+        """x Wᵀ, written to ``out`` if given."""
+        if self.dense:
+            return torch.mm(self.x.detach(), W.t(), out=out)
         self._check_width(W)
         compile_sparse_kernels(W.dtype, W.shape[0])
         return spmm(self.pattern.ptr, self.pattern.src, self.values, NO_POSITIONS, W.t(), out=out)

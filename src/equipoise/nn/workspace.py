@@ -12,6 +12,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import is_
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,7 +82,7 @@ class StackPlan:
         return (
             self.dtype == dtype
             and len(parameters) == len(self.parameters)
-            and all(map(_is, parameters, self.parameters))
+            and all(map(is_, parameters, self.parameters))
             and _storage(parameters) == self.storage
             and self.slopes == [conv.negative_slope for conv in convs]
         )
@@ -304,10 +305,6 @@ def plan_for(convs: Sequence[Any], dtype: torch.dtype) -> StackPlan:
     if plan is None or not plan.is_valid(convs, dtype):
         plan = _PLANS[convs[0]] = StackPlan(convs, dtype)
     return plan
-
-
-def _is(new: Any, old: Any) -> bool:
-    return new is old
 
 
 def _parameters(convs: Sequence[Any]) -> list[nn.Parameter]:
