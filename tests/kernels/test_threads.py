@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from equipoise.kernels import threads
+from equipoise.kernels.arguments import Edges
 from equipoise.kernels.csr import CHUNK
 from equipoise.kernels.threads import run_kernel, split_nodes
 
@@ -26,6 +27,10 @@ def test_an_empty_graph_is_one_range():
     assert split_nodes(np.array([0]), 2) == [(0, 0)]
 
 
+def edges_with_degree_one(nodes):
+    return Edges(np.arange(nodes + 1), np.arange(nodes), np.empty(0, int), np.arange(nodes))
+
+
 @pytest.fixture(params=["openmp", "pool"])
 def three_threads(request, monkeypatch):
     monkeypatch.setattr(threads, "MIN_PARALLEL_EDGES", 0)
@@ -38,21 +43,21 @@ def three_threads(request, monkeypatch):
 
 @pytest.mark.usefixtures("three_threads")
 def test_runs_on_every_range_and_raises_errors():
-    ptr, calls = np.arange(36 * CHUNK + 1), []
-    run_kernel(lambda lo, hi, ptr, value: calls.append((lo, hi, value)), ptr, "x")
+    edges, calls = edges_with_degree_one(36 * CHUNK), []
+    run_kernel(lambda lo, hi, edges, value: calls.append((lo, hi, value)), edges, "x")
     assert sorted(calls) == [(3 * i * CHUNK, 3 * (i + 1) * CHUNK, "x") for i in range(3 * threads.RANGES_PER_THREAD)]
 
-    def failing_kernel(lo, hi, ptr):
+    def failing_kernel(lo, hi, edges):
         if lo:
             raise ValueError("in a thread")
 
     with pytest.raises(ValueError, match="in a thread"):
-        run_kernel(failing_kernel, ptr)
+        run_kernel(failing_kernel, edges)
 
 
 @pytest.mark.usefixtures("three_threads")
 def test_all_ranges_run_even_on_fewer_threads(monkeypatch):
     monkeypatch.setattr(threads, "_openmp_launcher", lambda: lambda task, threads: task())
     calls = []
-    run_kernel(lambda lo, hi, ptr: calls.append(lo), np.arange(9 * CHUNK + 1))
+    run_kernel(lambda lo, hi, edges: calls.append(lo), edges_with_degree_one(9 * CHUNK))
     assert len(calls) == 9

@@ -1,8 +1,8 @@
 """Steps shared by the GAT and GATv2 kernels: softmax over neighbours, weighted sum, and their backward passes.
 
-Features are (nodes, heads, channels); scores and coefficients are (edges, heads) in the order by target. All arrays are
-flat, and channels are split into SIMD ``blocks``. A kernel processes a range of nodes and writes to rows of this range
-only, so that ranges run concurrently without atomics; sums over all nodes are accumulated per range and added in order.
+:mod:`equipoise.kernels.arguments` explains the arguments. A kernel processes a range of nodes and writes to rows of
+this range only, so that ranges run concurrently without atomics; sums over all nodes are accumulated per range and
+added in order.
 """
 
 from __future__ import annotations
@@ -39,26 +39,14 @@ def dot(first: Any, x: Any, i: int, y: Any, j: int, blocks: Any) -> Any:
 
 
 @jit_inline
-def softmax_and_sum(
-    lo: int,
-    hi: int,
-    ptr: Any,
-    src: Any,
-    order: Any,
-    z: Any,
-    dropout_mask: Any,
-    alpha: Any,
-    weight: Any,
-    out: Any,
-    relu: bool,
-    H: int,
-    blocks: Any,
-) -> None:
+def softmax_and_sum(lo: int, hi: int, edges: Any, z: Any, coefficients: Any, out: Any, relu: bool, shape: Any) -> None:
     """Turn scores into coefficients, apply dropout, and sum the weighted features of the neighbours.
 
-    ``alpha`` holds scores minus their maximum per node, so that no exponential overflows, and becomes the coefficients.
-    Nodes have few edges, and every loop over them ends with a mispredicted branch; hence as few such loops as possible.
+    ``coefficients.alpha`` holds scores minus their maximum per node, so that no exponential overflows, and becomes the
+    coefficients. Nodes have few edges, and every loop over them ends with a mispredicted branch; hence as few such
+    loops as possible.
     """
+    (H, blocks), (ptr, src, _, order), (alpha, weight, dropout_mask) = shape, edges, coefficients
     width, row = blocks[0], H * num_blocks(blocks) * len(blocks[0])
     scores = alpha[ptr[lo] * H : ptr[hi] * H]  # a slice indexed from 0: LLVM does not vectorise a signed offset
     for k in range(len(scores)):
@@ -100,21 +88,19 @@ def subtract_max(v: int, h: int, ptr: Any, alpha: Any, max_score: Any, H: int) -
 
 
 @jit_inline
-def relu_backward(offset: int, out: Any, grad: Any, dout: Any, relu: bool, blocks: Any) -> bool:
-    """Write the gradient of one node and head before the ReLU to ``dout``.
+def relu_backward(offset: int, output: Any, blocks: Any) -> bool:
+    """Write the gradient of one node and head before the ReLU to ``output.dout``.
 
     Args:
         offset: of the node and head in all arrays.
-        out: output of the forward pass.
-        grad: its gradient.
-        dout: gradient before the ReLU; not written without a ReLU.
-        relu: whether there is a ReLU.
+        output: the weighted sums and their gradient; without a ReLU nothing is written.
         blocks: channels as SIMD vectors.
 
     Returns:
         Whether the gradient is nonzero. It is zero at nodes from which no training node is reachable, and so it is at
         their edges: kernels skip them.
     """
+    out, grad, dout, relu = output
     width, active = blocks[0], False
     for b in range(num_blocks(blocks)):
         c = offset + b * len(width)
@@ -127,21 +113,10 @@ def relu_backward(offset: int, out: Any, grad: Any, dout: Any, relu: bool, block
 
 
 @jit_inline
-def score_backward(
-    v: int,
-    h: int,
-    ptr: Any,
-    src: Any,
-    z: Any,
-    dropout_mask: Any,
-    alpha: Any,
-    out: Any,
-    dout: Any,
-    dscore: Any,
-    H: int,
-    blocks: Any,
-) -> None:
+def score_backward(v: int, h: int, edges: Any, z: Any, coefficients: Any, output: Any, dscore: Any, shape: Any) -> None:
     """dscore_uv = α_uv (mask_uv ⟨dout_v, z_u⟩ − D_v), with D_v = ⟨dout_v, out_v⟩ instead of a second sum over edges."""
+    (H, blocks), (ptr, src, _, _), (alpha, _, dropout_mask) = shape, edges, coefficients
+    out, dout = output.out, output.dout
     C = num_blocks(blocks) * len(blocks[0])
     offset = (v * H + h) * C
     first = load(dout, offset, blocks[0])

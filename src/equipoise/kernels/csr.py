@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.errors import EdgeIndexError, GraphError
+from equipoise.kernels.arguments import Edges
 
 MAX_NODES = 2**31
 CHUNK = 256  # nodes that a kernel processes together: enough to fill SIMD vectors, few enough for the L1 cache
@@ -56,6 +58,16 @@ class CSRGraph:
     order: Index
     torder: Index
     symmetric: bool
+
+    @cached_property
+    def by_target(self) -> Edges:
+        """The edges into each target, for kernels."""
+        return Edges(self.ptr, self.src, np.empty(0, self.position.dtype), self.order)
+
+    @cached_property
+    def by_source(self) -> Edges:
+        """The edges out of each source, for kernels."""
+        return Edges(self.tptr, self.dst, self.position, self.torder)
 
     @property
     def sources(self) -> int:

@@ -3,65 +3,17 @@
 The backward pass has three steps: gradients of the scores (:func:`equipoise.kernels.gatv2.backward_scores`, then
 :func:`add_coefficient_gradients` if the coefficients have a gradient), gradients of targets and edges, gradients of
 sources. Gradients of scores are zero at inactive nodes. Other arguments are explained in
-:mod:`equipoise.kernels.gatv2`.
+:mod:`equipoise.kernels.arguments`.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from equipoise.kernels.attention import PREFETCH_DISTANCE, negative_infinity, softmax_and_sum, subtract_max
 from equipoise.kernels.csr import CHUNK
 from equipoise.kernels.jit import jit, jit_inline
 from equipoise.kernels.simd import broadcast, horizontal_sum, load, num_blocks, prefetch, store, where_positive
-
-
-class Coefficients(NamedTuple):
-    """Attention coefficients, (edges, heads) each.
-
-    Attributes:
-        alpha: before dropout.
-        weight: after dropout; the same array without dropout.
-        dropout_mask: 1/(1−p) or 0; empty without dropout.
-    """
-
-    alpha: Any
-    weight: Any
-    dropout_mask: Any
-
-
-class GATv2Inputs(NamedTuple):
-    """What GATv2 computes its scores a · LeakyReLU(source[u] + target[v] + edge[k]) from.
-
-    Attributes:
-        source: (sources, heads, channels).
-        target: (targets, heads, channels).
-        edge: (edges, heads, channels), in the order by target; empty without edge features.
-        att: (heads, channels).
-        slope: negative slope of the LeakyReLU.
-    """
-
-    source: Any
-    target: Any
-    edge: Any
-    att: Any
-    slope: Any
-
-
-class GATInputs(NamedTuple):
-    """What GAT computes its scores LeakyReLU(p[u] + q[v] + edge[k]) from.
-
-    Attributes:
-        p: (sources, heads).
-        q: (targets, heads).
-        edge: (edges, heads), in the order by target; empty without edge features.
-        slope: negative slope of the LeakyReLU.
-    """
-
-    p: Any
-    q: Any
-    edge: Any
-    slope: Any
 
 
 @jit_inline
@@ -75,21 +27,11 @@ def _hidden(inputs: Any, u: int, v: int, k: int, c: int, row: int, width: Any) -
 
 @jit
 def gatv2_forward(
-    lo: int,
-    hi: int,
-    ptr: Any,
-    src: Any,
-    order: Any,
-    inputs: Any,
-    coefficients: Any,
-    out: Any,
-    relu: bool,
-    H: int,
-    blocks: Any,
+    lo: int, hi: int, edges: Any, inputs: Any, coefficients: Any, out: Any, relu: bool, shape: Any
 ) -> None:
     """out[v] = Σ_k mask_k α_k source[u_k] with α = softmax a · LeakyReLU(source[u] + target[v] + edge[k])."""
+    (H, blocks), (ptr, src, _, order), alpha = shape, edges, coefficients.alpha
     width, row = blocks[0], H * num_blocks(blocks) * len(blocks[0])
-    alpha, weight, dropout_mask = coefficients
     source, att = inputs.source, inputs.att
     slopes = broadcast(att, inputs.slope, width)
     for chunk_lo in range(lo, hi, CHUNK):
@@ -111,27 +53,13 @@ def gatv2_forward(
                     alpha[k * H + h] = score
                     max_score = score if score > max_score else max_score
                 subtract_max(v, h, ptr, alpha, max_score, H)
-        softmax_and_sum(chunk_lo, chunk_hi, ptr, src, order, source, dropout_mask, alpha, weight, out, relu, H, blocks)
+        softmax_and_sum(chunk_lo, chunk_hi, edges, source, coefficients, out, relu, shape)
 
 
 @jit
-def gat_forward(
-    lo: int,
-    hi: int,
-    ptr: Any,
-    src: Any,
-    order: Any,
-    z: Any,
-    inputs: Any,
-    coefficients: Any,
-    out: Any,
-    relu: bool,
-    H: int,
-    blocks: Any,
-) -> None:
+def gat_forward(lo: int, hi: int, edges: Any, inputs: Any, coefficients: Any, out: Any, relu: bool, shape: Any) -> None:
     """out[v] = Σ_k mask_k α_k z[u_k] with α = softmax LeakyReLU(p[u] + q[v] + edge[k])."""
-    alpha, weight, dropout_mask = coefficients
-    p, q, edge, slope = inputs
+    H, (ptr, src, _, order), (z, p, q, edge, slope), alpha = shape.heads, edges, inputs, coefficients.alpha
     for chunk_lo in range(lo, hi, CHUNK):
         chunk_hi = min(chunk_lo + CHUNK, hi)
         for i in range(chunk_lo, chunk_hi):
@@ -144,25 +72,18 @@ def gat_forward(
                     alpha[k * H + h] = score
                     max_score = score if score > max_score else max_score
                 subtract_max(v, h, ptr, alpha, max_score, H)
-        softmax_and_sum(chunk_lo, chunk_hi, ptr, src, order, z, dropout_mask, alpha, weight, out, relu, H, blocks)
+        softmax_and_sum(chunk_lo, chunk_hi, edges, z, coefficients, out, relu, shape)
 
 
 @jit
 def add_coefficient_gradients(
-    lo: int,
-    hi: int,
-    ptr: Any,
-    order: Any,
-    coefficients: Any,
-    dweight: Any,
-    dscore: Any,
-    active: Any,
-    H: int,
+    lo: int, hi: int, edges: Any, coefficients: Any, dweight: Any, scores: Any, shape: Any
 ) -> None:
     """Add to the gradients of scores those that come from the gradient ``dweight`` of the coefficients after dropout.
 
     dscore_k += α_k (mask_k dweight_k − D_v), with D_v = Σ_j weight_j dweight_j over the edges into v.
     """
+    H, (ptr, _, _, order), (dscore, active) = shape.heads, edges, scores
     alpha, weight, dropout_mask = coefficients
     for i in range(lo, hi):
         v = order[i]
@@ -178,24 +99,13 @@ def add_coefficient_gradients(
 
 @jit
 def gatv2_backward_targets(
-    lo: int,
-    hi: int,
-    ptr: Any,
-    src: Any,
-    order: Any,
-    inputs: Any,
-    dscore: Any,
-    active: Any,
-    dtarget: Any,
-    dedge: Any,
-    datt: Any,
-    H: int,
-    blocks: Any,
+    lo: int, hi: int, edges: Any, inputs: Any, scores: Any, dtarget: Any, dedge: Any, datt: Any, shape: Any
 ) -> None:
     """Gradients of target and edge features, and of attention, which is accumulated in ``datt``.
 
     ``dedge`` is empty without edge features.
     """
+    (H, blocks), (ptr, src, _, order), (dscore, active) = shape, edges, scores
     width, row = blocks[0], H * num_blocks(blocks) * len(blocks[0])
     att, slope = inputs.att, inputs.slope
     for i in range(lo, hi):
@@ -222,21 +132,10 @@ def gatv2_backward_targets(
 
 @jit
 def gatv2_backward_sources(
-    lo: int,
-    hi: int,
-    ptr: Any,
-    dst: Any,
-    position: Any,
-    order: Any,
-    weight: Any,
-    dout: Any,
-    dedge: Any,
-    active: Any,
-    dsource: Any,
-    H: int,
-    blocks: Any,
+    lo: int, hi: int, edges: Any, weight: Any, dout: Any, dedge: Any, active: Any, dsource: Any, shape: Any
 ) -> None:
     """Gradient of source features: sum of the gradients of their edges and of the weighted gradients of the output."""
+    (H, blocks), (ptr, dst, position, order) = shape, edges
     width, row = blocks[0], H * num_blocks(blocks) * len(blocks[0])
     for i in range(lo, hi):
         u = order[i]
@@ -253,11 +152,9 @@ def gatv2_backward_sources(
 
 
 @jit
-def gat_backward_targets(
-    lo: int, hi: int, ptr: Any, src: Any, order: Any, inputs: Any, dscore: Any, dq: Any, H: int
-) -> None:
+def gat_backward_targets(lo: int, hi: int, edges: Any, inputs: Any, dscore: Any, dq: Any, shape: Any) -> None:
     """Turn gradients of scores into those of p[u] + q[v] + edge[k], in place, and sum them to the gradient of q."""
-    p, q, edge, slope = inputs
+    H, (ptr, src, _, order), (_, p, q, edge, slope) = shape.heads, edges, inputs
     for i in range(lo, hi):
         v = order[i]
         for h in range(H):

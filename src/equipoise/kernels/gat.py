@@ -1,6 +1,6 @@
 """GAT (v1) kernels: scores LeakyReLU(p[u] + q[v]), forward and backward pass.
 
-Argument names are explained in :mod:`equipoise.kernels.gatv2`.
+Arguments are explained in :mod:`equipoise.kernels.arguments`.
 """
 
 from __future__ import annotations
@@ -14,25 +14,9 @@ from equipoise.kernels.simd import broadcast, load, num_blocks, store
 
 
 @jit
-def forward(
-    lo: int,
-    hi: int,
-    ptr: Any,
-    src: Any,
-    order: Any,
-    z: Any,
-    p: Any,
-    q: Any,
-    slope: Any,
-    dropout_mask: Any,
-    alpha: Any,
-    weight: Any,
-    out: Any,
-    relu: bool,
-    H: int,
-    blocks: Any,
-) -> None:
+def forward(lo: int, hi: int, edges: Any, inputs: Any, coefficients: Any, out: Any, relu: bool, shape: Any) -> None:
     """out[v] = Σ_u mask_uv α_uv z[u] with α_uv = softmax_u LeakyReLU(p[u] + q[v])."""
+    H, (ptr, src, _, order), (z, p, q, _, slope), alpha = shape.heads, edges, inputs, coefficients.alpha
     for chunk_lo in range(lo, hi, CHUNK):
         chunk_hi = min(chunk_lo + CHUNK, hi)
         for i in range(chunk_lo, chunk_hi):
@@ -45,41 +29,24 @@ def forward(
                     alpha[k * H + h] = score
                     max_score = score if score > max_score else max_score
                 subtract_max(v, h, ptr, alpha, max_score, H)
-        softmax_and_sum(chunk_lo, chunk_hi, ptr, src, order, z, dropout_mask, alpha, weight, out, relu, H, blocks)
+        softmax_and_sum(chunk_lo, chunk_hi, edges, z, coefficients, out, relu, shape)
 
 
 @jit
 def backward_targets(
-    lo: int,
-    hi: int,
-    ptr: Any,
-    src: Any,
-    order: Any,
-    z: Any,
-    p: Any,
-    q: Any,
-    slope: Any,
-    dropout_mask: Any,
-    alpha: Any,
-    out: Any,
-    grad: Any,
-    dout: Any,
-    relu: bool,
-    dscore: Any,
-    active: Any,
-    dq: Any,
-    H: int,
-    blocks: Any,
+    lo: int, hi: int, edges: Any, inputs: Any, coefficients: Any, output: Any, scores: Any, dq: Any, shape: Any
 ) -> None:
-    """Gradients of p[u] + q[v] per edge (to ``dscore``) and of q."""
+    """Gradients of p[u] + q[v] per edge (to ``scores.dscore``) and of q."""
+    (H, blocks), (ptr, src, _, order), (dscore, active) = shape, edges, scores
+    z, p, q, _, slope = inputs
     C = num_blocks(blocks) * len(blocks[0])
     for i in range(lo, hi):
         v = order[i]
         for h in range(H):
-            active[v * H + h] = relu_backward((v * H + h) * C, out, grad, dout, relu, blocks)
+            active[v * H + h] = relu_backward((v * H + h) * C, output, blocks)
             dq[v * H + h] = 0
             if active[v * H + h]:
-                score_backward(v, h, ptr, src, z, dropout_mask, alpha, out, dout, dscore, H, blocks)
+                score_backward(v, h, edges, z, coefficients, output, dscore, shape)
                 for k in range(ptr[v], ptr[v + 1]):
                     if not p[src[k] * H + h] + q[v * H + h] > 0:
                         dscore[k * H + h] *= slope
@@ -88,22 +55,10 @@ def backward_targets(
 
 @jit
 def backward_sources(
-    lo: int,
-    hi: int,
-    ptr: Any,
-    dst: Any,
-    position: Any,
-    order: Any,
-    weight: Any,
-    dout: Any,
-    dscore: Any,
-    active: Any,
-    dz: Any,
-    dp: Any,
-    H: int,
-    blocks: Any,
+    lo: int, hi: int, edges: Any, weight: Any, dout: Any, scores: Any, dz: Any, dp: Any, shape: Any
 ) -> None:
     """Gradients of z and p."""
+    (H, blocks), (ptr, dst, position, order), (dscore, active) = shape, edges, scores
     width, row = blocks[0], H * num_blocks(blocks) * len(blocks[0])
     for i in range(lo, hi):
         u = order[i]

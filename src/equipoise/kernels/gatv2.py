@@ -1,16 +1,7 @@
 """GATv2 kernels: scores a · LeakyReLU(source[u] + target[v]), forward and backward pass.
 
-Arguments that kernels share:
-
-- ``lo``, ``hi``: range of nodes, counted in ``order``.
-- ``ptr``, ``src``, ``order``: edges by target; ``ptr``, ``dst``, ``position``, ``order``: edges by source
-  (``tptr``, ``dst``, ``position``, ``torder`` of :class:`~equipoise.kernels.csr.CSRGraph`).
-- ``source``, ``target``: projected features (nodes, heads, channels); ``att``: the attention vector (heads, channels).
-- ``dropout_mask``: (edges, heads), 1/(1−p) or 0; empty without dropout.
-- ``alpha``: attention coefficients; ``weight``: these times the mask.
-- ``relu``: whether a ReLU follows. Then ``dout`` is the gradient before the ReLU, otherwise the same array as ``grad``.
-- ``active``: (nodes, heads), whether the gradient is nonzero; ``dscore`` is undefined for edges into inactive nodes.
-- ``H``: number of heads; ``blocks``: channels per head as SIMD vectors.
+``lo``, ``hi`` are a range of nodes, counted in ``edges.order``; :mod:`equipoise.kernels.arguments` explains the other
+arguments. Kernels for edge features are in :mod:`equipoise.kernels.edge_attention`.
 """
 
 from __future__ import annotations
@@ -31,25 +22,10 @@ from equipoise.kernels.simd import broadcast, horizontal_sum, load, num_blocks, 
 
 
 @jit
-def forward(
-    lo: int,
-    hi: int,
-    ptr: Any,
-    src: Any,
-    order: Any,
-    source: Any,
-    target: Any,
-    att: Any,
-    slope: Any,
-    dropout_mask: Any,
-    alpha: Any,
-    weight: Any,
-    out: Any,
-    relu: bool,
-    H: int,
-    blocks: Any,
-) -> None:
+def forward(lo: int, hi: int, edges: Any, inputs: Any, coefficients: Any, out: Any, relu: bool, shape: Any) -> None:
     """out[v] = Σ_u mask_uv α_uv source[u] with α_uv = softmax_u a · LeakyReLU(source[u] + target[v])."""
+    (H, blocks), (ptr, src, _, order), alpha = shape, edges, coefficients.alpha
+    source, target, _, att, slope = inputs
     width, row = blocks[0], H * num_blocks(blocks) * len(blocks[0])
     slopes = broadcast(att, slope, width)
     for chunk_lo in range(lo, hi, CHUNK):
@@ -72,45 +48,36 @@ def forward(
                     alpha[k * H + h] = score
                     max_score = score if score > max_score else max_score
                 subtract_max(v, h, ptr, alpha, max_score, H)
-        softmax_and_sum(chunk_lo, chunk_hi, ptr, src, order, source, dropout_mask, alpha, weight, out, relu, H, blocks)
+        softmax_and_sum(chunk_lo, chunk_hi, edges, source, coefficients, out, relu, shape)
 
 
 @jit
 def backward_targets(
     lo: int,
     hi: int,
-    ptr: Any,
-    src: Any,
-    order: Any,
-    source: Any,
-    target: Any,
-    att: Any,
-    slope: Any,
-    dropout_mask: Any,
-    alpha: Any,
-    out: Any,
-    grad: Any,
-    dout: Any,
-    relu: bool,
-    dscore: Any,
-    active: Any,
+    edges: Any,
+    inputs: Any,
+    coefficients: Any,
+    output: Any,
+    scores: Any,
     dtarget: Any,
     datt: Any,
-    H: int,
-    blocks: Any,
+    shape: Any,
 ) -> None:
     """Gradients of scores, of target features, and of attention, which is accumulated in ``datt``."""
+    (H, blocks), (ptr, src, _, order), (dscore, active) = shape, edges, scores
+    source, target, _, att, slope = inputs
     width, C = blocks[0], num_blocks(blocks) * len(blocks[0])
     row = H * C
     for i in range(lo, hi):
         v = order[i]
         for h in range(H):
-            active[v * H + h] = relu_backward((v * H + h) * C, out, grad, dout, relu, blocks)
+            active[v * H + h] = relu_backward((v * H + h) * C, output, blocks)
             if not active[v * H + h]:
                 for b in range(num_blocks(blocks)):
                     store(dtarget, v * row + h * C + b * len(width), broadcast(att, 0, width))
                 continue
-            score_backward(v, h, ptr, src, source, dropout_mask, alpha, out, dout, dscore, H, blocks)
+            score_backward(v, h, edges, source, coefficients, output, dscore, shape)
             for b in range(num_blocks(blocks)):
                 c = h * C + b * len(width)
                 acc, da, target_v = broadcast(att, 0, width), load(datt, c, width), load(target, v * row + c, width)
@@ -128,24 +95,18 @@ def backward_targets(
 def backward_sources(
     lo: int,
     hi: int,
-    ptr: Any,
-    dst: Any,
-    position: Any,
-    order: Any,
-    source: Any,
-    target: Any,
-    att: Any,
-    slope: Any,
+    edges: Any,
+    inputs: Any,
     weight: Any,
     dout: Any,
-    dscore: Any,
-    active: Any,
+    scores: Any,
     reachable: Any,
     dsource: Any,
-    H: int,
-    blocks: Any,
+    shape: Any,
 ) -> None:
     """Gradient of source features, added to ``dsource``; rows that are not reachable are skipped."""
+    (H, blocks), (ptr, dst, position, order), (dscore, active) = shape, edges, scores
+    source, target, _, att, slope = inputs
     width, row = blocks[0], H * num_blocks(blocks) * len(blocks[0])
     for i in range(lo, hi):
         u = order[i]
@@ -167,31 +128,17 @@ def backward_sources(
 
 @jit
 def backward_scores(
-    lo: int,
-    hi: int,
-    ptr: Any,
-    src: Any,
-    order: Any,
-    z: Any,
-    dropout_mask: Any,
-    alpha: Any,
-    out: Any,
-    grad: Any,
-    dout: Any,
-    relu: bool,
-    dscore: Any,
-    active: Any,
-    H: int,
-    blocks: Any,
+    lo: int, hi: int, edges: Any, z: Any, coefficients: Any, output: Any, scores: Any, shape: Any
 ) -> None:
     """Gradients of scores, zero at inactive nodes: the first half of the backward pass on a symmetric graph."""
+    (H, blocks), (ptr, _, _, order), (dscore, active) = shape, edges, scores
     C = num_blocks(blocks) * len(blocks[0])
     for i in range(lo, hi):
         v = order[i]
         for h in range(H):
-            active[v * H + h] = relu_backward((v * H + h) * C, out, grad, dout, relu, blocks)
+            active[v * H + h] = relu_backward((v * H + h) * C, output, blocks)
             if active[v * H + h]:
-                score_backward(v, h, ptr, src, z, dropout_mask, alpha, out, dout, dscore, H, blocks)
+                score_backward(v, h, edges, z, coefficients, output, dscore, shape)
             else:
                 for k in range(ptr[v], ptr[v + 1]):
                     dscore[k * H + h] = 0
@@ -201,28 +148,24 @@ def backward_scores(
 def backward_symmetric(
     lo: int,
     hi: int,
-    ptr: Any,
-    src: Any,
-    position: Any,
-    order: Any,
-    z: Any,
-    att: Any,
-    slope: Any,
+    edges: Any,
+    inputs: Any,
     weight: Any,
     dout: Any,
     dscore: Any,
     reachable: Any,
     dz: Any,
     datt: Any,
-    H: int,
-    blocks: Any,
+    shape: Any,
 ) -> None:
     """Gradients of features, as source and as target, and of attention, in one pass over each node's neighbours.
 
     On a symmetric graph with shared weights the scores of u → v and v → u are equal. With δ the sum of their gradients,
     dz_v = a ⊙ Σ_u δ_uv LeakyReLU'(z_u + z_v) + Σ_u α_vu dout_u. ``datt`` becomes twice the gradient of attention, as
-    the sum visits every δ twice. ``position`` leads from an edge to its reverse.
+    the sum visits every δ twice. ``edges.position`` leads from an edge to its reverse.
     """
+    (H, blocks), (ptr, src, position, order) = shape, edges
+    z, att, slope = inputs.source, inputs.att, inputs.slope
     width, C = blocks[0], num_blocks(blocks) * len(blocks[0])
     row = H * C
     for i in range(lo, hi):

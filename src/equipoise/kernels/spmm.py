@@ -9,12 +9,12 @@ from equipoise.kernels.simd import broadcast, horizontal_sum, load, num_blocks, 
 
 
 @jit
-def spmm(lo: int, hi: int, ptr: Any, neighbour: Any, position: Any, weight: Any, z: Any, out: Any, blocks: Any) -> None:
+def spmm(lo: int, hi: int, edges: Any, weight: Any, z: Any, out: Any, blocks: Any) -> None:
     """out[v] = Σ_k weight[k] z[neighbour[k]] over the edges k of node v.
 
-    ``weight`` follows the order by target; ``position``, if not empty, maps each edge to it. With the edges by source
-    this is the backward pass.
+    ``weight`` follows the order by target. With the edges by source this is the backward pass.
     """
+    ptr, neighbour, position, _ = edges
     width, row = blocks[0], num_blocks(blocks) * len(blocks[0])
     for v in range(lo, hi):
         for b in range(num_blocks(blocks)):
@@ -27,8 +27,9 @@ def spmm(lo: int, hi: int, ptr: Any, neighbour: Any, position: Any, weight: Any,
 
 
 @jit
-def edge_dot(lo: int, hi: int, ptr: Any, src: Any, target: Any, source: Any, out: Any, blocks: Any) -> None:
+def edge_dot(lo: int, hi: int, edges: Any, target: Any, source: Any, out: Any, blocks: Any) -> None:
     """out[k] = ⟨target[v], source[u]⟩ of every edge k from u to v: the gradient of its weight in a weighted sum."""
+    ptr, src, _, _ = edges
     width, row = blocks[0], num_blocks(blocks) * len(blocks[0])
     for v in range(lo, hi):
         for k in range(ptr[v], ptr[v + 1]):

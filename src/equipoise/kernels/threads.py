@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from equipoise.kernels.arguments import Edges
 from equipoise.kernels.csr import CHUNK
 
 MIN_PARALLEL_EDGES = 50_000  # below this, one thread finishes before a second one has started
@@ -57,20 +58,20 @@ def node_ranges(ptr: NDArray[np.int64]) -> list[tuple[int, int]]:
     return split_nodes(ptr, RANGES_PER_THREAD * threads)
 
 
-def run_kernel(kernel: Callable[..., None], ptr: NDArray[np.int64], *arguments: Any) -> None:
-    """Call ``kernel(lo, hi, ptr, *arguments)`` on ranges that cover all nodes.
+def run_kernel(kernel: Callable[..., None], edges: Edges, *arguments: Any) -> None:
+    """Call ``kernel(lo, hi, edges, *arguments)`` on ranges that cover all nodes.
 
     Args:
         kernel: writes to rows ``lo … hi`` only, so that ranges can run concurrently.
-        ptr: row pointers of the compressed edges, whose number decides on parallel execution.
+        edges: the edges, whose number decides on parallel execution.
         arguments: further arguments of the kernel.
 
     Raises:
         Exception: the first exception that a kernel raised, after all ranges have run.
     """
-    ranges = node_ranges(ptr)
+    ranges = node_ranges(edges.ptr)
     if len(ranges) == 1:
-        kernel(*ranges[0], ptr, *arguments)
+        kernel(*ranges[0], edges, *arguments)
         return
     remaining, errors = iter(ranges), []
 
@@ -78,7 +79,7 @@ def run_kernel(kernel: Callable[..., None], ptr: NDArray[np.int64], *arguments: 
         # Every free thread takes the next range, so all ranges run even if OpenMP starts fewer threads.
         for lo, hi in _take(remaining):
             try:
-                kernel(lo, hi, ptr, *arguments)
+                kernel(lo, hi, edges, *arguments)
             except Exception as error:
                 errors.append(error)
 

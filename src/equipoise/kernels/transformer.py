@@ -1,13 +1,12 @@
 """Dot-product attention over neighbours (TransformerConv): forward and backward pass.
 
-All arrays are flat. Queries and outputs have one row (heads, channels) per target, keys and values one per source;
-scores and coefficients are (edges, heads) in the order by target. The backward pass starts with the gradients of the
+:mod:`equipoise.kernels.arguments` explains the arguments. The backward pass starts with the gradients of the
 scores (:func:`equipoise.kernels.gatv2.backward_scores`, with values as features).
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from equipoise.kernels.attention import dot, negative_infinity, softmax_and_sum, subtract_max
 from equipoise.kernels.csr import CHUNK
@@ -15,40 +14,12 @@ from equipoise.kernels.jit import jit
 from equipoise.kernels.simd import broadcast, load, num_blocks, store
 
 
-class TransformerInputs(NamedTuple):
-    """What the attention is computed from.
-
-    Attributes:
-        query: (targets, heads, channels).
-        key: (sources, heads, channels).
-        value: (sources, heads, channels).
-        scale: factor of the scores, 1/√channels.
-    """
-
-    query: Any
-    key: Any
-    value: Any
-    scale: Any
-
-
 @jit
-def forward(
-    lo: int,
-    hi: int,
-    ptr: Any,
-    src: Any,
-    order: Any,
-    inputs: Any,
-    coefficients: Any,
-    out: Any,
-    relu: bool,
-    H: int,
-    blocks: Any,
-) -> None:
+def forward(lo: int, hi: int, edges: Any, inputs: Any, coefficients: Any, out: Any, relu: bool, shape: Any) -> None:
     """out[v] = Σ_u mask_uv α_uv value[u] with α_uv = softmax_u scale ⟨query[v], key[u]⟩."""
+    (H, blocks), (ptr, src, _, order), alpha = shape, edges, coefficients.alpha
     C = num_blocks(blocks) * len(blocks[0])
     query, key, value, scale = inputs
-    alpha, weight, dropout_mask = coefficients
     for chunk_lo in range(lo, hi, CHUNK):
         chunk_hi = min(chunk_lo + CHUNK, hi)
         for i in range(chunk_lo, chunk_hi):
@@ -61,24 +32,13 @@ def forward(
                     alpha[k * H + h] = score
                     max_score = score if score > max_score else max_score
                 subtract_max(v, h, ptr, alpha, max_score, H)
-        softmax_and_sum(chunk_lo, chunk_hi, ptr, src, order, value, dropout_mask, alpha, weight, out, relu, H, blocks)
+        softmax_and_sum(chunk_lo, chunk_hi, edges, value, coefficients, out, relu, shape)
 
 
 @jit
-def backward_targets(
-    lo: int,
-    hi: int,
-    ptr: Any,
-    src: Any,
-    order: Any,
-    inputs: Any,
-    dscore: Any,
-    active: Any,
-    dquery: Any,
-    H: int,
-    blocks: Any,
-) -> None:
+def backward_targets(lo: int, hi: int, edges: Any, inputs: Any, scores: Any, dquery: Any, shape: Any) -> None:
     """dquery[v] = scale Σ_u dscore_uv key[u]."""
+    (H, blocks), (ptr, src, _, order), (dscore, active) = shape, edges, scores
     width, C = blocks[0], num_blocks(blocks) * len(blocks[0])
     key, scale = inputs.key, inputs.scale
     for i in range(lo, hi):
@@ -95,23 +55,10 @@ def backward_targets(
 
 @jit
 def backward_sources(
-    lo: int,
-    hi: int,
-    ptr: Any,
-    dst: Any,
-    position: Any,
-    order: Any,
-    inputs: Any,
-    weight: Any,
-    dout: Any,
-    dscore: Any,
-    active: Any,
-    dkey: Any,
-    dvalue: Any,
-    H: int,
-    blocks: Any,
+    lo: int, hi: int, edges: Any, inputs: Any, weight: Any, dout: Any, scores: Any, dkey: Any, dvalue: Any, shape: Any
 ) -> None:
     """dkey[u] = scale Σ_v dscore_uv query[v], dvalue[u] = Σ_v mask_uv α_uv dout[v]."""
+    (H, blocks), (ptr, dst, position, order), (dscore, active) = shape, edges, scores
     width, C = blocks[0], num_blocks(blocks) * len(blocks[0])
     query, scale = inputs.query, inputs.scale
     for i in range(lo, hi):

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.autograd import Function
 
 from equipoise.kernels import edge_attention, gat, gatv2
+from equipoise.kernels.arguments import Coefficients, GATInputs, GATv2Inputs
 from equipoise.kernels.csr import CSRGraph, build_graph
-from equipoise.kernels.edge_attention import GATInputs, GATv2Inputs
 from equipoise.kernels.jit import compilation_notice
 from equipoise.kernels.simd import padded_channels
 from equipoise.nn.kernel_arrays import Array, flat_arrays, head_shape
@@ -20,7 +20,6 @@ from equipoise.nn.launch import (
     AttentionOutput,
     OutputGradients,
     attention_forward,
-    edge_attention_forward,
     edge_gat_backward,
     edge_gatv2_backward,
     gat_backward,
@@ -68,14 +67,21 @@ def gatv2_forward(
     options: AttentionOptions,
 ) -> AttentionTensors:
     """Forward pass of GATv2 attention, without autograd; channels are padded."""
-    s, a, mask = flat_arrays(source, att, options.dropout_mask)
-    t, shape = s if target is None else flat_arrays(target)[0], head_shape(source)
-    if edge is None:
-        output = attention_forward(gatv2.forward, graph, s, (t, a), options.slope, mask, options.relu, shape)
-    else:
-        inputs = GATv2Inputs(s, t, flat_arrays(edge)[0], a, s.dtype.type(options.slope))
-        output = edge_attention_forward(edge_attention.gatv2_forward, graph, (inputs,), mask, options.relu, shape)
+    (mask,), inputs = flat_arrays(options.dropout_mask), _gatv2_inputs(source, target, edge, att, options.slope)
+    kernel = gatv2.forward if edge is None else edge_attention.gatv2_forward
+    output = attention_forward(kernel, graph, inputs, mask, options.relu, head_shape(source))
     return _output_tensors(output, graph, source)
+
+
+def _gatv2_inputs(source: Tensor, target: Tensor | None, edge: Tensor | None, att: Tensor, slope: float) -> GATv2Inputs:
+    """Arrays of the kernels; source and target are one array if the target is None."""
+    s, a = flat_arrays(source, att)
+    t = s if target is None else flat_arrays(target)[0]
+    return GATv2Inputs(s, t, _edge_array(edge, s), a, s.dtype.type(slope))
+
+
+def _edge_array(edge: Tensor | None, like: Array) -> Array:
+    return np.empty(0, like.dtype) if edge is None else flat_arrays(edge)[0]
 
 
 def gatv2_gradients(
@@ -99,21 +105,17 @@ def gatv2_gradients(
     Returns:
         Gradients of the inputs; None for inputs that are None.
     """
-    source, target, edge, att = inputs
-    slope, relu = options.slope, options.relu
-    s, a, mask, *arrays = flat_arrays(source, att, options.dropout_mask, *result)
-    output, shape = AttentionOutput(*arrays), head_shape(source)
+    source, target, edge, _ = inputs
+    kernel_inputs, shape = _gatv2_inputs(*inputs, options.slope), head_shape(source)
+    output = _output_arrays(result, options)
     grads = _output_gradients(grad, dweight, output.out)
-    t = None if target is None else flat_arrays(target)[0]
     gradients: tuple[Array | None, ...]
     if edge is None and dweight is None:
-        ds, dt, da = gatv2_backward(graph, s, t, a, slope, mask, output, relu, grads.out, shape)
+        ds, dt, da = gatv2_backward(graph, kernel_inputs, output, options.relu, grads.out, shape)
         gradients = (ds, dt, None, da)
     else:
-        e = np.empty(0, s.dtype) if edge is None else flat_arrays(edge)[0]
-        kernel_inputs = GATv2Inputs(s, s if t is None else t, e, a, s.dtype.type(slope))
-        ds, dt, de, da = edge_gatv2_backward(graph, kernel_inputs, mask, output, relu, grads, shape)
-        gradients = (ds + dt, None, de, da) if t is None else (ds, dt, de, da)
+        ds, dt, de, da = edge_gatv2_backward(graph, kernel_inputs, output, options.relu, grads, shape)
+        gradients = (ds + dt, None, de, da) if target is None else (ds, dt, de, da)
     return _gradient_tensors(gradients, inputs)
 
 
@@ -121,14 +123,15 @@ def gat_forward(
     graph: CSRGraph, z: Tensor, p: Tensor, q: Tensor, edge: Tensor | None, options: AttentionOptions
 ) -> AttentionTensors:
     """Forward pass of GAT attention, without autograd; channels are padded."""
-    features, p_array, q_array, mask = flat_arrays(z, p, q, options.dropout_mask)
-    slope, relu, shape = options.slope, options.relu, head_shape(z)
-    if edge is None:
-        output = attention_forward(gat.forward, graph, features, (p_array, q_array), slope, mask, relu, shape)
-    else:
-        inputs = GATInputs(p_array, q_array, flat_arrays(edge)[0], features.dtype.type(slope))
-        output = edge_attention_forward(edge_attention.gat_forward, graph, (features, inputs), mask, relu, shape)
+    (mask,), inputs = flat_arrays(options.dropout_mask), _gat_inputs(z, p, q, edge, options.slope)
+    kernel = gat.forward if edge is None else edge_attention.gat_forward
+    output = attention_forward(kernel, graph, inputs, mask, options.relu, head_shape(z))
     return _output_tensors(output, graph, z)
+
+
+def _gat_inputs(z: Tensor, p: Tensor, q: Tensor, edge: Tensor | None, slope: float) -> GATInputs:
+    features, p_array, q_array = flat_arrays(z, p, q)
+    return GATInputs(features, p_array, q_array, _edge_array(edge, features), features.dtype.type(slope))
 
 
 def gat_gradients(
@@ -140,27 +143,28 @@ def gat_gradients(
     dweight: Tensor | None = None,
 ) -> OptionalTensors:
     """Backward pass of GAT attention, without autograd; as :func:`gatv2_gradients` for the inputs z, p, q and edge."""
-    z, p, q, edge = inputs
-    slope, relu = options.slope, options.relu
-    features, p_array, q_array, mask, *arrays = flat_arrays(z, p, q, options.dropout_mask, *result)
-    output, shape = AttentionOutput(*arrays), head_shape(z)
+    z, _, _, edge = inputs
+    kernel_inputs, shape = _gat_inputs(*inputs, options.slope), head_shape(z)
+    output = _output_arrays(result, options)
     grads = _output_gradients(grad, dweight, output.out)
     gradients: tuple[Array | None, ...]
     if edge is None and dweight is None:
-        pair = (p_array, q_array)
-        gradients = (*gat_backward(graph, features, *pair, slope, mask, output, relu, grads.out, shape), None)
+        gradients = (*gat_backward(graph, kernel_inputs, output, options.relu, grads.out, shape), None)
     else:
-        e = np.empty(0, features.dtype) if edge is None else flat_arrays(edge)[0]
-        kernel_inputs = GATInputs(p_array, q_array, e, features.dtype.type(slope))
-        gradients = edge_gat_backward(graph, features, kernel_inputs, mask, output, relu, grads, shape)
+        gradients = edge_gat_backward(graph, kernel_inputs, output, options.relu, grads, shape)
     return _gradient_tensors(gradients, inputs)
 
 
 def _output_tensors(output: AttentionOutput, graph: CSRGraph, z: Tensor) -> AttentionTensors:
-    out = torch.from_numpy(output.out).view(graph.targets, *z.shape[1:])
-    alpha = torch.from_numpy(output.alpha).view(graph.edges, z.shape[1])
-    weight = alpha if output.weight is output.alpha else torch.from_numpy(output.weight).view(alpha.shape)
-    return AttentionTensors(out, alpha, weight)
+    out, (alpha_array, weight_array, _) = output
+    alpha = torch.from_numpy(alpha_array).view(graph.edges, z.shape[1])
+    weight = alpha if weight_array is alpha_array else torch.from_numpy(weight_array).view(alpha.shape)
+    return AttentionTensors(torch.from_numpy(out).view(graph.targets, *z.shape[1:]), alpha, weight)
+
+
+def _output_arrays(result: AttentionTensors, options: AttentionOptions) -> AttentionOutput:
+    out, alpha, weight, mask = flat_arrays(*result, options.dropout_mask)
+    return AttentionOutput(out, Coefficients(alpha, weight, mask))
 
 
 def _output_gradients(grad: Tensor | None, dweight: Tensor | None, out: Array) -> OutputGradients:

@@ -86,13 +86,13 @@ def fallback_reason(
         return "arguments other than features and graph"
     if torch.compiler.is_compiling():
         option = "traced call with size or attention weights" if size or return_attention_weights else ""
-        return option or _autocast_reason() or _layer_reason(conv) or traced_reason(conv, x, edge_index, edge_attr)
+        return option or _autocast_reason() or layer_reason(conv) or traced_reason(conv, x, edge_index, edge_attr)
     if isinstance(conv, GCNConv) and conv.cached and isinstance(edge_index, Tensor) and conv._cached_edge_index:
         edge_index, edge_attr = conv._cached_edge_index  # instead of the arguments, which PyG ignores
     if type(edge_index) is not Tensor or edge_index.layout != torch.strided:
         sparse = not isinstance(edge_index, Tensor) or edge_index.layout != torch.strided
         return "sparse adjacency matrix" if sparse else "tensor subclass"
-    reason = _mode_reason() or _autocast_reason() or _layer_reason(conv) or edge_index_reason(conv, edge_index)
+    reason = _mode_reason() or _autocast_reason() or layer_reason(conv) or edge_index_reason(conv, edge_index)
     if reason:
         return reason
     plain = isinstance(x, Tensor) and size is None
@@ -118,7 +118,7 @@ def _autocast_reason() -> str:
     return "autocast" if torch.is_autocast_enabled("cpu") else ""
 
 
-def _layer_reason(conv: MessagePassing) -> str:
+def layer_reason(conv: MessagePassing) -> str:
     """An option of the layer that the kernels do not support."""
     aggregations = (SumAggregation, *((MeanAggregation,) if isinstance(conv, SAGEConv | GraphConv | GINConv) else ()))
     # torch.export replaces modules by instances of a subclass, so the exact type does not tell.

@@ -7,6 +7,7 @@ come from a workspace (:mod:`equipoise.nn.workspace`) that later passes reuse.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -19,9 +20,10 @@ from torch_geometric.nn.dense.linear import Linear
 
 from equipoise.kernels.csr import CSRGraph
 from equipoise.kernels.simd import padded_channels
-from equipoise.nn.dispatch import GRAPH_CACHE, fallback_reason
+from equipoise.nn.dispatch import GRAPH_CACHE, fallback_reason, layer_reason
 from equipoise.nn.fused_convs import FusedGATv2Conv, can_fuse_relu
 from equipoise.nn.hooks import AttentionCoefficients, has_hooks, observers_of
+from equipoise.nn.module_snapshot import ModuleSnapshot
 from equipoise.nn.second_order import differentiable_gradients, gatv2_scores, softmax_and_sum
 from equipoise.nn.sparse_linear import FeatureMatrix
 from equipoise.nn.workspace import LayerPlan, Lease, StackPlan, Workspace, plan_for
@@ -33,24 +35,44 @@ LayerCallback = Callable[[int, Tensor | None, Tensor, Tensor], None]
 def can_fuse(convs: Sequence[Any], activation: nn.Module, x: Any, edge_index: Any) -> bool:
     """Whether a stack consists only of matrix products, GATv2 attention and ReLUs, and nothing intercepts its calls."""
     return (
-        isinstance(activation, nn.ReLU)
-        and not torch.compiler.is_compiling()  # which fuses the layers' operators with what is between them
-        and all(_is_fusable(conv) and conv.add_self_loops == convs[0].add_self_loops for conv in convs)
-        and all(padded_channels(conv.out_channels) == conv.out_channels for conv in convs[:-1])
-        and convs[-1].heads == 1
-        and not has_hooks(activation, *convs, *(conv._modules["lin_l"] for conv in convs))
+        not torch.compiler.is_compiling()  # which fuses the layers' operators with what is between them
+        and not has_hooks()
+        and _layers_are_fusable(convs, activation)
         and not fallback_reason(convs[0], x, edge_index)
     )
 
 
+_FUSABLE: weakref.WeakKeyDictionary[nn.Module, ModuleSnapshot] = weakref.WeakKeyDictionary()
+
+
+def _layers_are_fusable(convs: Sequence[Any], activation: nn.Module) -> bool:
+    """Whether all layers are; the answer is kept while no option, parameter or hook of a layer changes."""
+    modules = [activation, *convs]
+    for conv in convs:
+        submodules = conv._modules
+        modules += [submodules["lin_l"], submodules["aggr_module"]] if "lin_l" in submodules else []
+    snapshot = _FUSABLE.get(convs[0])
+    if snapshot is not None and snapshot.is_current(modules):
+        return True
+    fusable = (
+        isinstance(activation, nn.ReLU)
+        and all(_is_fusable(conv) and conv.add_self_loops == convs[0].add_self_loops for conv in convs)
+        and all(padded_channels(conv.out_channels) == conv.out_channels for conv in convs[:-1])
+        and convs[-1].heads == 1
+        and not has_hooks(*modules)
+        and not any(layer_reason(conv) for conv in convs)
+    )
+    if fusable:
+        _FUSABLE[convs[0]] = ModuleSnapshot(modules)
+    return fusable
+
+
 def _is_fusable(conv: Any) -> bool:
-    if type(conv) is not FusedGATv2Conv:
-        return False
-    lin = conv._modules["lin_l"]  # conv.lin_l without nn.Module.__getattr__: this runs for every layer in every pass
     return (
-        type(lin) is Linear
+        type(conv) is FusedGATv2Conv
+        and type(conv.lin_l) is Linear
         and conv.share_weights
-        and lin._parameters["bias"] is None
+        and conv.lin_l.bias is None
         and can_fuse_relu(conv)
         and not (conv.training and conv.dropout)
     )
@@ -70,7 +92,7 @@ def fused_forward(convs: Sequence[Any], x: Tensor, edge_index: Tensor) -> Tensor
     graph = GRAPH_CACHE.get(edge_index, x.shape[0], convs[0].add_self_loops)
     plan = plan_for(convs, x.dtype)
     features = FeatureMatrix(x)
-    observers = [observers_of(conv) for conv in convs]
+    observers = [observers_of(conv) for conv in convs] if any(conv._forward_hooks for conv in convs) else []
 
     def call_observers(layer: int, layer_input: Tensor | None, output: Tensor, alpha: Tensor) -> None:
         conv = convs[layer]
@@ -131,10 +153,12 @@ class _FusedStack(Function):
             elif needs_dx:
                 grad = torch.mm(dproduct, layer.weight)
         gradients.reverse()
-        datt = arrays.attention_gradients(workspace.graph.symmetric)
-        parameter_gradients: list[Tensor] = []
-        for dW, da, W, att in zip(gradients, datt, weights[::2], weights[1::2], strict=True):
-            parameter_gradients += [dW[: len(W)], da[: att.numel()].view_as(att)]  # without padding
+        datt = arrays.attention_gradients(plan.layers, workspace.graph.symmetric)
+        gradients[-1], datt[-1] = (
+            gradients[-1][: len(weights[-2])],
+            datt[-1][..., : weights[-1].shape[-1]],
+        )  # no padding
+        parameter_gradients = [gradient for pair in zip(gradients, datt, strict=True) for gradient in pair]
         return None, None, None, None, grad if needs_dx else None, *parameter_gradients
 
 

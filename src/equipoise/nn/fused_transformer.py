@@ -12,18 +12,17 @@ from torch.autograd import Function
 from torch_geometric.nn import TransformerConv
 
 from equipoise.errors import GraphError
-from equipoise.kernels import edge_attention, gatv2, transformer
+from equipoise.kernels import edge_attention, transformer
+from equipoise.kernels.arguments import Coefficients, HeadShape, TransformerInputs
 from equipoise.kernels.csr import CSRGraph, build_graph
-from equipoise.kernels.edge_attention import Coefficients
 from equipoise.kernels.jit import compilation_notice
 from equipoise.kernels.simd import padded_channels
 from equipoise.kernels.threads import run_kernel
-from equipoise.kernels.transformer import TransformerInputs
 from equipoise.nn.attention import dropout_mask
 from equipoise.nn.dispatch import call_pyg, fallback_reason
 from equipoise.nn.edge_order import GraphEdges
-from equipoise.nn.kernel_arrays import Array, HeadShape, flat_arrays, head_shape, pad_channels, promote
-from equipoise.nn.launch import AttentionOutput, OutputGradients, edge_attention_forward
+from equipoise.nn.kernel_arrays import Array, flat_arrays, head_shape, pad_channels, promote
+from equipoise.nn.launch import AttentionOutput, OutputGradients, attention_forward, score_gradients
 from equipoise.nn.second_order import differentiable_gradients, softmax_and_sum, transformer_scores
 from equipoise.nn.sparse_linear import linear
 
@@ -157,10 +156,10 @@ class _DotProductAttention(Function):
     ) -> tuple[Tensor, Tensor]:
         q, k, v, mask = flat_arrays(query, key, value, dropout_mask)
         inputs = TransformerInputs(q, k, v, q.dtype.type(scale))
-        output = edge_attention_forward(transformer.forward, graph, (inputs,), mask, False, head_shape(query))
+        output = attention_forward(transformer.forward, graph, inputs, mask, False, head_shape(query))
         out = torch.from_numpy(output.out).view(query.shape)
-        alpha = torch.from_numpy(output.alpha).view(graph.edges, query.shape[1])
-        weight = alpha if output.weight is output.alpha else torch.from_numpy(output.weight)
+        alpha = torch.from_numpy(output.coefficients.alpha).view(graph.edges, query.shape[1])
+        weight = torch.from_numpy(output.coefficients.weight) if dropout_mask.numel() else alpha
         ctx.graph, ctx.scale = graph, scale
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(query, key, value, dropout_mask, out, alpha, weight)
@@ -177,34 +176,27 @@ class _DotProductAttention(Function):
                 return softmax_and_sum(graph, score, value, dropout_mask, relu=False)[0], alpha
 
             return None, *differentiable_gradients(forward, features, grad, dalpha), None, None
-        q, k, v, mask, *saved = flat_arrays(*ctx.saved_tensors)
-        inputs, output = TransformerInputs(q, k, v, q.dtype.type(ctx.scale)), AttentionOutput(*saved)
-        dout = np.zeros_like(output.out) if grad is None else flat_arrays(grad)[0]
+        q, k, v, mask, out, alpha, weight = flat_arrays(*ctx.saved_tensors)
+        inputs = TransformerInputs(q, k, v, q.dtype.type(ctx.scale))
+        output = AttentionOutput(out, Coefficients(alpha, weight, mask))
+        dout = np.zeros_like(out) if grad is None else flat_arrays(grad)[0]
         grads = OutputGradients(dout, None if dalpha is None else flat_arrays(dalpha)[0])
-        arrays = _backward(graph, inputs, mask, output, grads, head_shape(features[0]))
+        arrays = _backward(graph, inputs, output, grads, head_shape(features[0]))
         dq, dk, dv = (torch.from_numpy(array).view(like.shape) for array, like in zip(arrays, features, strict=True))
         return None, dq, dk, dv if grad is not None else None, None, None  # coefficients do not depend on values
 
 
 def _backward(
-    graph: CSRGraph,
-    inputs: TransformerInputs,
-    dropout_mask: Array,
-    output: AttentionOutput,
-    grads: OutputGradients,
-    shape: HeadShape,
+    graph: CSRGraph, inputs: TransformerInputs, output: AttentionOutput, grads: OutputGradients, shape: HeadShape
 ) -> tuple[Array, Array, Array]:
     """Gradients of queries, keys and values; ``grads.weight`` is the gradient of the coefficients before dropout."""
-    out, alpha, weight = output
-    dout, dscore, active = grads.out, np.empty_like(alpha), np.empty(graph.targets * shape[0], np.bool_)
     dquery, dkey, dvalue = np.empty_like(inputs.query), np.empty_like(inputs.key), np.empty_like(inputs.value)
-    by_target, by_source = (graph.ptr, graph.src, graph.order), (graph.tptr, graph.dst, graph.position, graph.torder)
-    for_scores = (inputs.value, dropout_mask, alpha, out, dout, dout, False, dscore, active)
-    run_kernel(gatv2.backward_scores, *by_target, *for_scores, *shape)
+    scores, dout = score_gradients(graph, inputs.value, output, False, OutputGradients(grads.out, None), shape)
     if grads.weight is not None:
-        coefficients = Coefficients(alpha, alpha, np.empty(0, alpha.dtype))
-        for_coefficients = (coefficients, grads.weight, dscore, active, shape[0])
-        run_kernel(edge_attention.add_coefficient_gradients, graph.ptr, graph.order, *for_coefficients)
-    run_kernel(transformer.backward_targets, *by_target, inputs, dscore, active, dquery, *shape)
-    run_kernel(transformer.backward_sources, *by_source, inputs, weight, dout, dscore, active, dkey, dvalue, *shape)
+        before_dropout = Coefficients(output.coefficients.alpha, output.coefficients.alpha, np.empty(0, dout.dtype))
+        add = edge_attention.add_coefficient_gradients
+        run_kernel(add, graph.by_target, before_dropout, grads.weight, scores, shape)
+    run_kernel(transformer.backward_targets, graph.by_target, inputs, scores, dquery, shape)
+    for_sources = (inputs, output.coefficients.weight, dout, scores, dkey, dvalue, shape)
+    run_kernel(transformer.backward_sources, graph.by_source, *for_sources)
     return dquery, dkey, dvalue

@@ -62,6 +62,7 @@ def has_hooks(*modules: nn.Module) -> bool:
     )
 
 
+CALL_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 MESSAGE_HOOKS = tuple(
     f"_{step}_forward_{when}hooks"
     for step in ("propagate", "message", "aggregate", "message_and_aggregate", "edge_update")

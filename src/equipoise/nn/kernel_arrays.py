@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from equipoise.kernels.arguments import HeadShape
 from equipoise.kernels.simd import Blocks, padded_channels, vector_blocks
 
 Array = np.ndarray[Any, Any]
-HeadShape = tuple[int, Blocks]  # number of heads, channels of each as SIMD blocks
 
 
 def promote(*tensors: Any) -> tuple[Any, ...]:
@@ -45,4 +45,4 @@ def cached_blocks(channels: int, dtype: torch.dtype) -> Blocks:
 
 def head_shape(z: Tensor) -> HeadShape:
     """Number of heads and SIMD blocks of features (nodes, heads, channels)."""
-    return z.shape[-2], cached_blocks(z.shape[-1], z.dtype)
+    return HeadShape(z.shape[-2], cached_blocks(z.shape[-1], z.dtype))

@@ -35,7 +35,7 @@ from equipoise.nn.autograd import (
 from equipoise.nn.dispatch import GRAPH_CACHE
 from equipoise.nn.edge_order import UnsortedGraph, edge_order
 from equipoise.nn.gcn_weights import unweighted_graph
-from equipoise.nn.sparse_product import NO_POSITIONS, compile_sparse_kernels, spmm
+from equipoise.nn.sparse_product import compile_sparse_kernels, spmm
 
 FourTensors = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -305,9 +305,7 @@ def gcn(edge_index: Tensor, z: Tensor, normalize: bool, self_loops: bool, transp
     _check(z, z=(z, (len(z), z.size(-1))))
     compile_sparse_kernels(z.dtype, z.shape[1])
     graph, weight = unweighted_graph(edge_index, len(z), self_loops, normalize, z.dtype)
-    if transposed:
-        return spmm(graph.tptr, graph.dst, weight, graph.position, z)
-    return spmm(graph.ptr, graph.src, weight, NO_POSITIONS, z)
+    return spmm(graph.by_source if transposed else graph.by_target, weight, z)
 
 
 @gcn.register_fake

@@ -14,7 +14,7 @@ from equipoise.errors import GraphError
 from equipoise.kernels.csr import CSRGraph, build_matrix
 from equipoise.kernels.graph_cache import GraphCache
 from equipoise.nn.hooks import has_hooks
-from equipoise.nn.sparse_product import NO_POSITIONS, compile_sparse_kernels, spmm, weighted_sum
+from equipoise.nn.sparse_product import compile_sparse_kernels, spmm, weighted_sum
 
 # Sparsity patterns of features: their entries are sorted by column once, not once per epoch.
 MATRIX_CACHE = GraphCache()
@@ -63,13 +63,13 @@ class FeatureMatrix:
             return torch.mm(self.x.detach(), W.t(), out=out)
         self._check_width(W)
         compile_sparse_kernels(W.dtype, W.shape[0])
-        return spmm(self.pattern.ptr, self.pattern.src, self.values, NO_POSITIONS, W.t(), out=out)
+        return spmm(self.pattern.by_target, self.values, W.t(), out=out)
 
     def weight_gradient(self, dz: Tensor) -> Tensor:
         """dzᵀ x, the gradient of W for the gradient dz of the product."""
         if self.dense:
             return dz.t() @ self.x
-        transposed = spmm(self.pattern.tptr, self.pattern.dst, self.values, self.pattern.position, dz)
+        transposed = spmm(self.pattern.by_source, self.values, dz)
         # In the layout of the parameter: autograd would copy any other, at twice the cost of NumPy's copy.
         return torch.from_numpy(np.ascontiguousarray(transposed.numpy().T))
 

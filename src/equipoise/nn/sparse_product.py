@@ -10,15 +10,14 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from equipoise.kernels.arguments import Edges
 from equipoise.kernels.csr import CSRGraph, build_graph
 from equipoise.kernels.jit import compilation_notice
 from equipoise.kernels.simd import padded_channels
 from equipoise.kernels.spmm import edge_dot as edge_dot_kernel
 from equipoise.kernels.spmm import spmm as spmm_kernel
 from equipoise.kernels.threads import run_kernel
-from equipoise.nn.kernel_arrays import Array, cached_blocks, flat_arrays, pad_channels, promote
-
-NO_POSITIONS = np.empty(0, np.int32)  # entries are in the order by target already
+from equipoise.nn.kernel_arrays import cached_blocks, flat_arrays, pad_channels, promote
 
 
 def weighted_sum(graph: CSRGraph, weight: Tensor, z: Tensor) -> Tensor:
@@ -74,8 +73,8 @@ def _compile_sparse_kernels(dtype: torch.dtype, channels: int, weight_gradient: 
     with compilation_notice():
         graph = build_graph(torch.zeros(2, 0, dtype=torch.long), nodes=2, self_loops=True)
         weight, z = torch.ones(2, dtype=dtype), torch.ones(2, channels, dtype=dtype)
-        spmm(graph.ptr, graph.src, weight, NO_POSITIONS, z)
-        spmm(graph.tptr, graph.dst, weight, graph.position, z)
+        spmm(graph.by_target, weight, z)
+        spmm(graph.by_source, weight, z)
         if weight_gradient:
             edge_dot(graph, z, z)
 
@@ -86,8 +85,8 @@ class _WeightedSum(Function):
         ctx.graph, ctx.transposed = graph, transposed
         ctx.save_for_backward(weight, z if ctx.needs_input_grad[1] else None)
         if transposed:
-            return spmm(graph.tptr, graph.dst, weight, graph.position, z)
-        return spmm(graph.ptr, graph.src, weight, NO_POSITIONS, z)
+            return spmm(graph.by_source, weight, z)
+        return spmm(graph.by_target, weight, z)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
@@ -130,16 +129,12 @@ class _Permutation(Function):
         return _Permutation.apply(grad, ctx.inverse, ctx.order), None, None  # type: ignore[no-untyped-call]
 
 
-def spmm(
-    ptr: Array, neighbour: Array, weight: Tensor, position: Array, z: Tensor, *, out: Tensor | None = None
-) -> Tensor:
+def spmm(edges: Edges, weight: Tensor, z: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Sparse matrix times dense matrix, without autograd.
 
     Args:
-        ptr: row pointers of the matrix, or column pointers for a product with its transpose.
-        neighbour: column indices, or row indices.
-        weight: entries of the matrix, in the order by target.
-        position: index of each entry in ``weight``; ``NO_POSITIONS`` if they are in this order.
+        edges: entries of the matrix by target, or by source for a product with its transpose.
+        weight: values of the entries, in the order by target.
         z: one row per column of the matrix, with channels a multiple of the smallest vector width.
         out: where to write the result; a new tensor by default.
 
@@ -147,9 +142,9 @@ def spmm(
         One row per row of the matrix.
     """
     w, features = flat_arrays(weight, z)
-    out = z.new_empty(len(ptr) - 1, z.shape[1]) if out is None else out
+    out = z.new_empty(len(edges.ptr) - 1, z.shape[1]) if out is None else out
     (out_array,) = flat_arrays(out)
-    run_kernel(spmm_kernel, ptr, neighbour, position, w, features, out_array, cached_blocks(z.shape[1], z.dtype))
+    run_kernel(spmm_kernel, edges, w, features, out_array, cached_blocks(z.shape[1], z.dtype))
     return out
 
 
@@ -166,5 +161,5 @@ def edge_dot(graph: CSRGraph, target: Tensor, source: Tensor) -> Tensor:
     """
     t, s = flat_arrays(target, source)
     out = np.empty(graph.edges, t.dtype)
-    run_kernel(edge_dot_kernel, graph.ptr, graph.src, t, s, out, cached_blocks(source.shape[1], source.dtype))
+    run_kernel(edge_dot_kernel, graph.by_target, t, s, out, cached_blocks(source.shape[1], source.dtype))
     return torch.from_numpy(out)

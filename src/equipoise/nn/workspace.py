@@ -20,18 +20,20 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.kernels import gatv2
+from equipoise.kernels.arguments import Coefficients, GATv2Inputs, HeadShape, Output, ScoreGradients
 from equipoise.kernels.csr import CSRGraph, mark_reachable
 from equipoise.kernels.jit import entry_point
-from equipoise.kernels.simd import Blocks, padded_channels
-from equipoise.kernels.threads import node_ranges, run_kernel
+from equipoise.kernels.simd import padded_channels
+from equipoise.kernels.threads import node_ranges
 from equipoise.nn.autograd import compile_attention_kernels
 from equipoise.nn.kernel_arrays import Array, cached_blocks
+from equipoise.nn.launch import GATv2Gradients, KernelCall, PartialSums, gatv2_backward_calls
 
 MAX_SAVED_BYTES = 2**24  # larger products x Wᵀ are recomputed in the backward pass, cheap compared with its edges
 MAX_POOLED_BYTES = 2**26  # larger workspaces are freed, not kept for the next pass
 MAX_POOLED = 2  # the previous pass is often still alive during the next one
 
-KernelCall = Callable[[], None]
+Task = Callable[[], None]
 
 
 class LayerPlan(NamedTuple):
@@ -42,8 +44,7 @@ class LayerPlan(NamedTuple):
         transposed: its transpose.
         att: the attention vector, flat.
         width: heads · channels, padded.
-        heads: number of attention heads.
-        blocks: channels of a head as SIMD vectors.
+        shape: heads and channels.
         slope: negative slope of the LeakyReLU.
         relu: whether a ReLU follows.
     """
@@ -52,8 +53,7 @@ class LayerPlan(NamedTuple):
     transposed: Tensor
     att: Array
     width: int
-    heads: int
-    blocks: Blocks
+    shape: HeadShape
     slope: Any
     relu: bool
 
@@ -73,7 +73,7 @@ class StackPlan:
         self.slopes = [conv.negative_slope for conv in convs]
         self.layers = [_plan_layer(conv, dtype, relu=conv is not convs[-1]) for conv in convs]
         self.max_width = max(layer.width for layer in self.layers)
-        self.max_heads = max(layer.heads for layer in self.layers)
+        self.max_heads = max(layer.shape.heads for layer in self.layers)
         self.pool: list[Workspace] = []
 
     def is_valid(self, convs: Sequence[Any], dtype: torch.dtype) -> bool:
@@ -84,7 +84,7 @@ class StackPlan:
             and len(parameters) == len(self.parameters)
             and all(map(is_, parameters, self.parameters))
             and _storage(parameters) == self.storage
-            and self.slopes == [conv.negative_slope for conv in convs]
+            and self.slopes == [conv.__dict__["negative_slope"] for conv in convs]
         )
 
     def update_padding(self) -> None:
@@ -133,14 +133,15 @@ class Workspace:
         alphas = torch.empty(1 if share else depth, graph.edges * plan.max_heads, dtype=plan.dtype).numpy()
         layers = list(enumerate(plan.layers))
         self.products = [_rows(products[i % len(products)], graph.targets, layer.width) for i, layer in layers]
-        self.alphas = [alphas[i % len(alphas)][: graph.edges * layer.heads] for i, layer in layers]
-        # The last output belongs to the caller, so every pass allocates it.
+        self.alphas = [alphas[i % len(alphas)][: graph.edges * layer.shape.heads] for i, layer in layers]
         self.outputs = [_rows(outputs[i % len(outputs)], graph.targets, layer.width) for i, layer in layers[:-1]]
-        self.last_output = torch.empty(0)
+        # The last output belongs to the caller: a pass over a small graph copies it, others allocate it.
+        self.last_output = torch.empty(graph.targets if self.poolable else 0, plan.layers[-1].width, dtype=plan.dtype)
         self.overwritten = False  # a backward pass has overwritten the outputs
         self.backward_arrays: BackwardArrays | None = None
-        self._no_mask = np.empty(0, alphas.dtype)
-        self._attend = [self._bind_forward(i, output) for i, output in enumerate(self.outputs)]
+        self._empty = np.empty(0, alphas.dtype)  # no dropout, no edge features
+        bound = [*self.outputs, self.last_output] if self.poolable else self.outputs
+        self._attend = [self._bind_forward(i, output) for i, output in enumerate(bound)]
 
     def attend(self, index: int) -> Tensor:
         """Apply attention, and the ReLU if there is one, to the product of a layer.
@@ -153,7 +154,7 @@ class Workspace:
         """
         if index < len(self._attend):
             self._attend[index]()
-            return self.outputs[index]
+            return self.outputs[index] if index < len(self.outputs) else self.last_output.clone()
         output = torch.empty(self.graph.targets, self.plan.layers[index].width, dtype=self.plan.dtype)
         self._bind_forward(index, output)()
         # Not the output itself: autograd makes it refer to the pass, and the cycle would keep the workspace alive.
@@ -172,9 +173,11 @@ class Workspace:
         """
         arrays = self.backward_arrays
         assert arrays is not None
-        hidden = index < len(arrays.calls)  # then the gradient is in `arrays.grads`
-        calls = arrays.calls[index] if hidden else self._bind_backward(arrays, index, grad)
-        for call in calls:
+        if index == len(self.outputs) and self.poolable:
+            arrays.grads[index].copy_(grad)
+        # Otherwise the gradient of a bound call is in `arrays.grads` already.
+        bound = index < len(arrays.calls)
+        for call in arrays.calls[index] if bound else self._bind_backward(arrays, index, grad):
             call()
         return arrays.dproducts[index]
 
@@ -191,42 +194,41 @@ class Workspace:
         self.overwritten = overwrite
         if self.backward_arrays is None:
             self.backward_arrays = arrays = BackwardArrays(self.plan, self.graph, self.outputs if overwrite else [])
-            arrays.calls = [self._bind_backward(arrays, i, arrays.grads[i]) for i in range(len(self.outputs))]
+            if self.poolable:
+                arrays.grads.append(torch.empty_like(self.last_output))
+            arrays.calls = [self._bind_backward(arrays, i, grad) for i, grad in enumerate(arrays.grads)]
         self.backward_arrays.datt.fill(0)
         return self.backward_arrays
 
-    def _bind_forward(self, index: int, output: Tensor) -> KernelCall:
-        graph, layer, alpha = self.graph, self.plan.layers[index], self.alphas[index]
-        z, out = self.products[index].numpy().ravel(), output.numpy().ravel()
-        features = (z, z, layer.att, layer.slope, self._no_mask, alpha, alpha, out, layer.relu)
-        return _bind(gatv2.forward, (graph.ptr, graph.src, graph.order, *features, layer.heads, layer.blocks))
+    def _bind_forward(self, index: int, output: Tensor) -> Task:
+        layer = self.plan.layers[index]
+        arguments = (self._inputs(index), self._coefficients(index), output.numpy().ravel(), layer.relu, layer.shape)
+        return _bind(KernelCall(gatv2.forward, (self.graph.by_target, *arguments)))
 
-    def _bind_backward(self, arrays: BackwardArrays, index: int, grad: Tensor) -> list[KernelCall]:
-        graph, layer, mask = self.graph, self.plan.layers[index], self._no_mask
-        hidden = index < len(self.outputs)
-        out = (self.outputs[index] if hidden else self.last_output).numpy().ravel()
-        z, g, alpha = self.products[index].numpy().ravel(), grad.numpy().ravel(), self.alphas[index]
-        dz, shape = arrays.dproducts[index].numpy().ravel(), (layer.heads, layer.blocks)
-        dscore, active = arrays.dscore[: len(alpha)], arrays.active[: graph.targets * layer.heads]
-        datt = [(sums[: layer.width], *shape) for sums in arrays.datt[index]]  # one partial sum per range of nodes
-        by_target = (graph.ptr, graph.src, graph.order)
-        by_source = (graph.tptr, graph.dst, graph.position, graph.torder)
+    def _bind_backward(self, arrays: BackwardArrays, index: int, grad: Tensor) -> list[Task]:
+        graph, layer, inputs = self.graph, self.plan.layers[index], self._inputs(index)
+        out = (self.outputs[index] if index < len(self.outputs) else self.last_output).numpy().ravel()
+        g, dz = grad.numpy().ravel(), arrays.dproducts[index].numpy().ravel()
+        dscore = arrays.dscore[: graph.edges * layer.shape.heads]
+        active = arrays.active[: graph.targets * layer.shape.heads]
+        gradients = GATv2Gradients(
+            Output(out, g, g, layer.relu),
+            ScoreGradients(dscore, active),
+            arrays.reachable,
+            dz,
+            dz,
+            PartialSums(graph, inputs.att, arrays.datt[index, :, : layer.width]),
+        )
+        first, second = gatv2_backward_calls(graph, inputs, self._coefficients(index), gradients, layer.shape)
         mark = partial(mark_reachable, graph.ptr, graph.src, active, arrays.reachable)
-        if graph.symmetric:
-            for_scores = (z, mask, alpha, out, g, g, layer.relu, dscore, active, *shape)
-            for_features = (z, layer.att, layer.slope, alpha, g, dscore, arrays.reachable, dz)
-            return [
-                _bind(gatv2.backward_scores, (*by_target, *for_scores)),
-                mark,
-                _bind(gatv2.backward_symmetric, (*by_source, *for_features), datt),
-            ]
-        for_targets = (z, z, layer.att, layer.slope, mask, alpha, out, g, g, layer.relu, dscore, active, dz)
-        for_sources = (z, z, layer.att, layer.slope, alpha, g, dscore, active, arrays.reachable, dz, *shape)
-        return [
-            _bind(gatv2.backward_targets, (*by_target, *for_targets), datt),
-            mark,
-            _bind(gatv2.backward_sources, (*by_source, *for_sources)),
-        ]
+        return [_bind(first), mark, _bind(second)]
+
+    def _inputs(self, index: int) -> GATv2Inputs:
+        z, layer = self.products[index].numpy().ravel(), self.plan.layers[index]
+        return GATv2Inputs(z, z, self._empty, layer.att, layer.slope)
+
+    def _coefficients(self, index: int) -> Coefficients:
+        return Coefficients(self.alphas[index], self.alphas[index], self._empty)
 
 
 class BackwardArrays:
@@ -240,7 +242,7 @@ class BackwardArrays:
     Attributes:
         dproducts: gradient of the product of each layer, (nodes, width).
         transposed: their transposes.
-        grads: gradient of the output of each hidden layer, (nodes, width).
+        grads: gradient of the output of each hidden layer, (nodes, width); on small graphs also of the last.
         datt: gradient of the attention vectors, (layers, ranges of nodes, width).
         dscore: gradient of the scores.
         active: which nodes and heads have a gradient.
@@ -260,14 +262,15 @@ class BackwardArrays:
         self.dscore = np.empty(graph.edges * plan.max_heads, dtype)
         self.active = np.empty(graph.targets * plan.max_heads, np.bool_)
         self.reachable = np.empty(graph.targets, np.bool_)
-        self.calls: list[list[KernelCall]] = []
+        self.calls: list[list[Task]] = []
 
-    def attention_gradients(self, symmetric: bool) -> Sequence[Tensor]:
-        """Gradients of all attention vectors in new memory, one row per layer, padded."""
+    def attention_gradients(self, layers: Sequence[LayerPlan], symmetric: bool) -> list[Tensor]:
+        """Gradients of all attention vectors in new memory, (1, heads, channels) each, padded."""
         total = self.datt[:, 0].copy() if self.datt.shape[1] == 1 else self.datt.sum(axis=1)
         if symmetric:
             total /= 2  # the kernel visits every edge from both ends
-        return torch.from_numpy(total).unbind()
+        rows = torch.from_numpy(total).unbind()
+        return [row[: layer.width].view(1, layer.shape.heads, -1) for row, layer in zip(rows, layers, strict=True)]
 
 
 class Lease:
@@ -284,7 +287,6 @@ class Lease:
     def __del__(self) -> None:
         pool = self.workspace.plan.pool
         if self.reusable and self.workspace.poolable and len(pool) < MAX_POOLED:
-            self.workspace.last_output = torch.empty(0)
             pool.append(self.workspace)
 
 
@@ -312,9 +314,9 @@ def _parameters(convs: Sequence[Any]) -> list[nn.Parameter]:
     return [p for conv in convs for p in (conv._modules["lin_l"]._parameters["weight"], conv._parameters["att"])]
 
 
-def _storage(parameters: Sequence[nn.Parameter]) -> list[tuple[Any, ...]]:
+def _storage(parameters: Sequence[nn.Parameter]) -> list[Any]:
     """Where the values of parameters are; views of them are valid while this stays the same."""
-    return [(parameter.data_ptr(), parameter.shape, parameter.stride()) for parameter in parameters]
+    return [*map(Tensor.data_ptr, parameters), *map(Tensor.size, parameters), *map(Tensor.stride, parameters)]
 
 
 def _plan_layer(conv: Any, dtype: torch.dtype, relu: bool) -> LayerPlan:
@@ -325,7 +327,8 @@ def _plan_layer(conv: Any, dtype: torch.dtype, relu: bool) -> LayerPlan:
     if channels != conv.out_channels:  # only in the last layer, which has one head
         weight, att = weight.new_zeros(width, weight.shape[1]), att.new_zeros(width)
     slope = torch.empty(0, dtype=dtype).numpy().dtype.type(conv.negative_slope)
-    return LayerPlan(weight, weight.t(), att.numpy(), width, conv.heads, cached_blocks(channels, dtype), slope, relu)
+    shape = HeadShape(conv.heads, cached_blocks(channels, dtype))
+    return LayerPlan(weight, weight.t(), att.numpy(), width, shape, slope, relu)
 
 
 def _rows(flat: Tensor, nodes: int, width: int) -> Tensor:
@@ -333,22 +336,10 @@ def _rows(flat: Tensor, nodes: int, width: int) -> Tensor:
     return flat[: nodes * width].view(nodes, width)
 
 
-def _bind(kernel: Any, arguments: tuple[Any, ...], per_range: Sequence[tuple[Any, ...]] = ()) -> KernelCall:
-    """A kernel call over all nodes with its arguments in place.
-
-    Args:
-        kernel: the kernel.
-        arguments: those after ``lo`` and ``hi``; the first are the row pointers.
-        per_range: further arguments, different for each range of nodes.
-
-    Returns:
-        A function without arguments.
-    """
-    ranges = node_ranges(arguments[0])
-    if len(ranges) == 1:
-        call = (*ranges[0], *arguments, *(per_range[0] if per_range else ()))
-        return partial(entry_point(kernel, *call), *call)
-    if not per_range:
-        return partial(run_kernel, kernel, *arguments)
-    extra = {lo: values for (lo, _), values in zip(ranges, per_range, strict=True)}
-    return partial(run_kernel, lambda lo, hi, *args: kernel(lo, hi, *args, *extra[lo]), *arguments)
+def _bind(call: KernelCall) -> Task:
+    """A function that runs a kernel call; over a single range of nodes, without typing its arguments again."""
+    ranges = node_ranges(call.arguments[0].ptr)
+    if len(ranges) > 1:
+        return call.run
+    arguments = call.arguments if call.sums is None else call.sums.insert(0, call.arguments)
+    return partial(entry_point(call.kernel, *ranges[0], *arguments), *ranges[0], *arguments)
