@@ -11,6 +11,8 @@ Public names, imported lazily on first use:
     load_dataset, train, History     load the paper's data; train a network; its learning curves
     Recorder, Recording              record gradients, balance and representations during training
     depth_check, width_check         report whether your model trains as it gets deeper or wider (DepthCheck)
+    DistributedGraph, sum_gradients  train on one graph across processes: a graph for layers, gradients of all ranks
+    sum_over_ranks                   the loss of all ranks
     Law, Slot, Telescope             data structures of a law, its parameters, and a chain of laws
     EquipoiseError                   base class of all exceptions
 """
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from equipoise.depth.check import depth_check as depth_check
     from equipoise.depth.check import width_check as width_check
     from equipoise.depth.result import DepthCheck as DepthCheck
+    from equipoise.distributed.gradients import sum_gradients as sum_gradients
+    from equipoise.distributed.gradients import sum_over_ranks as sum_over_ranks
+    from equipoise.distributed.graph import DistributedGraph as DistributedGraph
     from equipoise.errors import EquipoiseError as EquipoiseError
     from equipoise.init.balance import balance_ as balance_
     from equipoise.init.schemes import initialize_ as initialize_
@@ -52,6 +57,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "DepthCheck": "equipoise.depth.result",
+    "DistributedGraph": "equipoise.distributed.graph",
     "EquipoiseError": "equipoise.errors",
     "Explanation": "equipoise.laws.explain",
     "History": "equipoise.training.history",
@@ -72,6 +78,8 @@ _HOMES = {
     "load_dataset": "equipoise.data.load",
     "rebalance_": "equipoise.laws.rebalance",
     "residual": "equipoise.laws.law",
+    "sum_gradients": "equipoise.distributed.gradients",
+    "sum_over_ranks": "equipoise.distributed.gradients",
     "telescope": "equipoise.laws.telescope",
     "train": "equipoise.training.loop",
     "unfuse_": "equipoise.nn.fused_convs",
