@@ -62,6 +62,15 @@ class Part:
         test_mask: test nodes among own nodes.
         edge_attr: features or weights of the edges, in the order of ``edge_index``.
         manifest: facts about the whole partition.
+
+    Example:
+        >>> import tempfile
+        >>> import equipoise as eq
+        >>> folder = tempfile.mkdtemp()
+        >>> _ = eq.partition(eq.load_dataset("synthetic-citation"), 2, folder, method="blocks")
+        >>> first, second = eq.load_part(folder, rank=0), eq.load_part(folder, rank=1)
+        >>> first.own[first.send[1]].equal(second.halo)  # what rank 0 sends is the halo of rank 1
+        True
     """
 
     rank: int
