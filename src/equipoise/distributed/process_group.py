@@ -144,6 +144,16 @@ def gather_objects(value: object) -> list[object]:
     return values
 
 
+def broadcast_object(value: object) -> object:
+    """The value of rank 0, on every rank; a picklable object."""
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return value
+    values = [value]
+    with connection_errors():
+        dist.broadcast_object_list(values, src=0)
+    return values[0]
+
+
 @contextmanager
 def raise_on_all_ranks() -> Iterator[None]:
     """Raise an error of one rank on all of them, so that none waits for a rank that has failed.
