@@ -8,6 +8,7 @@ from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, GINConv, GraphConv, 
 
 from equipoise.distributed.graph import DistributedGraph
 from equipoise.errors import GraphError
+from equipoise.nn import distributed_gatv2
 from equipoise.nn.fused_convs import fuse_
 from equipoise.nn.fused_gcn import ResidualGCNConv
 from equipoise.nn.lipschitz_gat import LipschitzGATConv
@@ -67,7 +68,36 @@ def run_all_layers(rank, world_size):
         graph, out_grad = DistributedGraph(part), output_gradient(data.num_nodes)[part.own]
         for name in LAYERS:
             results[case, name] = (part.own, *run_layer(name, part.x, graph, part.edge_attr, out_grad))
+    results["ring"] = run_on_ring(rank, world_size)
     return results | {"second derivative": check_second_derivatives(part, graph), "refused": refusals(part, graph)}
+
+
+def ring(nodes=2000):
+    """A ring, of which consecutive nodes make a part: most nodes are inner ones."""
+    data = random_graph(nodes)
+    del data.edge_attr
+    data.edge_index = torch.stack([torch.arange(nodes), torch.arange(1, nodes + 1) % nodes])
+    return data
+
+
+def run_on_ring(rank, world_size):
+    """Outputs and gradients with all products saved, with rows of the halo saved, and second derivatives."""
+    data, results = ring(), []
+    part = split(data, torch.arange(data.num_nodes) * world_size // data.num_nodes, world_size)[rank]
+    graph, out_grad = DistributedGraph(part), output_gradient(data.num_nodes)[part.own]
+    for limit in (2**24, 0):
+        distributed_gatv2.MAX_SAVED_BYTES = limit
+        results.append(run_layer("gatv2 without loops", part.x, graph, None, out_grad))
+    assert graph.cached(("overlap", False), None).inner
+    return part.own, results, penalty_gradient("gatv2 without loops", part.x, graph, out_grad)
+
+
+def penalty_gradient(name, x, edge_index, out_grad):
+    """Gradient of the squared gradient with respect to the input: second derivatives."""
+    conv, x = layer(name), x.clone().requires_grad_()
+    (grad,) = torch.autograd.grad((conv(x, edge_index) * out_grad[:, :F_OUT]).sum(), x, create_graph=True)
+    grad.pow(2).sum().backward()
+    return x.grad
 
 
 def check_second_derivatives(part, graph):
@@ -119,6 +149,21 @@ def test_layers_equal_one_process(ranks, one_process, case):
         for index, expected in enumerate(gradients):
             total = sum(result[case, name][3][index] for result in ranks)
             torch.testing.assert_close(total, expected, rtol=1e-11, atol=1e-11, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_overlap_and_recomputed_products_equal_one_process(ranks):
+    data = ring()
+    out_grad, name = output_gradient(data.num_nodes), "gatv2 without loops"
+    out, dx, gradients = run_layer(name, data.x, data.edge_index, None, out_grad)
+    second = penalty_gradient(name, data.x, data.edge_index, out_grad)
+    for result in ranks:
+        own, runs, own_second = result["ring"]
+        torch.testing.assert_close(own_second, second[own], rtol=1e-9, atol=1e-9)
+        for own_out, own_dx, _ in runs:
+            torch.testing.assert_close((own_out, own_dx), (out[own], dx[own]), rtol=1e-11, atol=1e-11)
+    for run in range(2):
+        totals = [sum(g) for g in zip(*(result["ring"][1][run][2] for result in ranks), strict=True)]
+        torch.testing.assert_close(totals, gradients, rtol=1e-10, atol=1e-10)
 
 
 def test_exchange_is_differentiable_twice(ranks):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import struct
 from collections.abc import Iterator
@@ -106,10 +107,15 @@ def connection_errors() -> Iterator[None]:
         what = "another rank did not answer in time" if timeout else "the connection to another rank is lost"
         raise DistributedError(
             f"{rank}{what}",
-            where=str(error).splitlines()[0],
+            where=_gloo_reason(error),
             remedy="the rank that ended first reports the cause; torchrun --max-restarts 3 continues from the last "
             "checkpoint" + ("; a larger --timeout waits longer" if timeout else ""),
         ) from error
+
+
+def _gloo_reason(error: RuntimeError) -> str:
+    """The first sentence of gloo's message, without the place in its sources."""
+    return re.sub(r"^\[[^\]]*\]\s*", "", str(error)).split(". ")[0].splitlines()[0]
 
 
 def sum_tensor_(tensor: Tensor) -> Tensor:

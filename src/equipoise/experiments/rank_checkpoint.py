@@ -43,7 +43,8 @@ class RankCheckpoint:
         state = cast(TrainingState | None, broadcast_object(None if self._file is None else self._file.load()))
         if state is None:
             return None
-        return replace(state, random=state.random[self.rank]).restore(model, optimizer)
+        random = state.random[self.rank].clone()  # torch.set_rng_state crashes on a view into a larger tensor
+        return replace(state, random=random).restore(model, optimizer)
 
     def save_if_due(self, model: nn.Module, optimizer: Optimizer, history: History) -> None:
         """Save the state of all ranks if rank 0 finds that the last checkpoint is older than the interval.

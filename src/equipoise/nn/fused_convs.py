@@ -16,6 +16,7 @@ from equipoise.distributed.graph import DistributedGraph, all_sources
 from equipoise.laws.validation import check_module
 from equipoise.nn.attention import gat_attention, gatv2_attention
 from equipoise.nn.dispatch import call_pyg, fallback_reason
+from equipoise.nn.distributed_gatv2 import can_overlap, overlapped_gatv2
 from equipoise.nn.edge_order import GraphEdges, graph_of_call
 from equipoise.nn.fused_aggregations import FusedGINConv, FusedGraphConv, FusedSAGEConv
 from equipoise.nn.fused_gcn import FusedGCNConv
@@ -94,7 +95,10 @@ class FusedGATv2Conv(GATv2Conv):  # type: ignore[misc]  # PyG is untyped
             return apply_relu(out, relu)
         relu_in_kernel = relu and can_fuse_relu(self)
         if isinstance(x, Tensor) and edge_attr is None and not return_attention_weights:
-            _, out = project_and_attend(self, x, edge_index, relu_in_kernel)
+            if isinstance(edge_index, DistributedGraph) and can_overlap(self):
+                out = overlapped_gatv2(self, x, edge_index, relu_in_kernel)
+            else:
+                _, out = project_and_attend(self, x, edge_index, relu_in_kernel)
             return apply_relu(add_skip_and_bias(self, out, x), relu and not relu_in_kernel)
         H, C = self.heads, self.out_channels
         x_source, x_target = (x, x) if isinstance(x, Tensor) else x
