@@ -139,6 +139,10 @@ class ClusterError(EquipoiseError):
     """The Ray cluster is unreachable, or Ray is not installed."""
 
 
+class DistributedError(EquipoiseError):
+    """Ranks do not match the parts of a graph, or another rank failed or does not answer."""
+
+
 class ChoiceError(EquipoiseError):
     """A name is not among the valid choices; the message lists them and suggests the closest match."""
 

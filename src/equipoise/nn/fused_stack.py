@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch_geometric.nn.dense.linear import Linear
 
+from equipoise.distributed.graph import DistributedGraph
 from equipoise.kernels.csr import CSRGraph
 from equipoise.kernels.simd import padded_channels
 from equipoise.nn.dispatch import GRAPH_CACHE, fallback_reason
@@ -34,6 +35,7 @@ def can_fuse(convs: Sequence[Any], activation: nn.Module, x: Any, edge_index: An
     """Whether a stack consists only of matrix products, GATv2 attention and ReLUs, and nothing intercepts its calls."""
     return (
         isinstance(activation, nn.ReLU)
+        and not isinstance(edge_index, DistributedGraph)
         and not torch.compiler.is_compiling()  # which fuses the layers' operators with what is between them
         and all(_is_fusable(conv) and conv.add_self_loops == convs[0].add_self_loops for conv in convs)
         and all(padded_channels(conv.out_channels) == conv.out_channels for conv in convs[:-1])

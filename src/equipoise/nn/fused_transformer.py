@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch_geometric.nn import TransformerConv
 
+from equipoise.distributed.graph import DistributedGraph
 from equipoise.errors import GraphError
 from equipoise.kernels import edge_attention, gatv2, transformer
 from equipoise.kernels.csr import CSRGraph, build_graph
@@ -86,6 +87,8 @@ class FusedTransformerConv(TransformerConv):  # type: ignore[misc]  # PyG is unt
             linear(lin, features).view(-1, self.heads, self.out_channels)
             for lin, features in ((self.lin_query, target), (self.lin_key, source), (self.lin_value, source))
         )
+        if isinstance(edge_index, DistributedGraph):
+            key, value = edge_index.append_halo(torch.stack([key, value], dim=1)).unbind(1)  # one exchange for both
         edges = GraphEdges(self, edge_index, key.size(0), query.size(0))
         graph = cast(CSRGraph, edges.graph)  # traced calls are not fused
         out, alpha = transformer_attention(graph, query, key, value, self.dropout if self.training else 0.0)
