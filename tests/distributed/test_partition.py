@@ -128,6 +128,18 @@ def test_parts_are_balanced_by_edges_and_keep_neighbours_together(method, tmp_pa
     assert summary.edge_cut < 0.5 * in_order.edge_cut
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_nodes_with_many_edges_count_for_many(method, tmp_path):
+    """A tenth of the nodes has nearly all edges: parts with equal numbers of nodes would be unequal."""
+    members = np.arange(100).reshape(10, 10)
+    cliques = np.concatenate([np.stack(np.meshgrid(clique, clique)).reshape(2, -1) for clique in members], axis=1)
+    path = np.arange(999)
+    edges = torch.from_numpy(np.concatenate([np.tile(cliques, 10), np.stack([path, path + 1])], axis=1))
+    summary = eq.partition(Data(x=torch.zeros(1000, 1), edge_index=edges), 3, tmp_path / "parts", method=method)
+    assert summary.balance < 1.2
+    assert max(summary.nodes) > 2 * min(summary.nodes)
+
+
 def _folder(path: Path) -> Path:
     path.mkdir()
     return path

@@ -75,11 +75,21 @@ def assign_nodes(graph: GraphArrays, parts: int, method: str, weight: Int) -> Ow
     if parts == 1:
         return np.zeros(graph.num_nodes, dtype=np.int32)
     with compilation_notice():
-        ptr, neighbours = _undirected(graph)
-        if method == "metis":
-            return _metis(ptr, neighbours, weight, parts)
-        peripheral_first = np.argsort(np.diff(ptr), kind="stable")
-        return grow_blocks(ptr, neighbours, weight, peripheral_first, parts).astype(np.int32, copy=False)
+        _compile_kernels(method)
+    ptr, neighbours = _undirected(graph)
+    if method == "metis":
+        return _metis(ptr, neighbours, weight, parts)
+    peripheral_first = np.argsort(np.diff(ptr), kind="stable")
+    return grow_blocks(ptr, neighbours, weight, peripheral_first, parts).astype(np.int32, copy=False)
+
+
+def _compile_kernels(method: str) -> None:
+    """Call the kernels on a graph without nodes, so that compilation is not taken for slow work."""
+    none, neighbours = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32)
+    count_degrees(none, none, none)
+    fill_neighbours(none, none, none, neighbours)
+    if method == "blocks":
+        grow_blocks(none, neighbours, none, none, 1)
 
 
 def _undirected(graph: GraphArrays) -> tuple[Int, NDArray[np.int32]]:

@@ -102,11 +102,12 @@ def check_destination(folder: Path, *, force: bool) -> None:
             where=str(folder),
             remedy="choose another folder, or replace the partition there with --force (force=True)",
         )
-    if MANIFEST not in entries or any(name != MANIFEST and not name.startswith("part-") for name in entries):
+    others = sorted(name for name in entries if name != MANIFEST and not name.startswith("part-"))
+    if others or MANIFEST not in entries:
         raise PartitionError(
             f"the folder {folder} holds other files than a partition, which are not overwritten",
-            where=str(folder),
-            remedy="choose another folder",
+            where=str(folder / (others or sorted(entries))[0]),
+            remedy="choose another folder, or move these files",
         )
 
 
