@@ -9,6 +9,9 @@ Public names, imported lazily on first use:
     initialize_, balance_            initialise a network so that it trains at any depth; balance given weights
     Stack, fuse_, unfuse_            build a deep network in one line; use fused CPU layers in any model
     load_dataset, train, History     load the paper's data; train a network; its learning curves
+    partition, load_part, Part       partition a graph for training on several machines; load the part of a rank
+    DistributedGraph                 the part of a rank, for layers that take edge_index
+    sum_gradients, sum_over_ranks    gradients and loss of all ranks, for training loops of your own
     Recorder, Recording              record gradients, balance and representations during training
     depth_check, width_check         report whether your model trains as it gets deeper or wider (DepthCheck)
     Law, Slot, Telescope             data structures of a law, its parameters, and a chain of laws
@@ -25,6 +28,12 @@ if TYPE_CHECKING:
     from equipoise.depth.check import depth_check as depth_check
     from equipoise.depth.check import width_check as width_check
     from equipoise.depth.result import DepthCheck as DepthCheck
+    from equipoise.distributed.gradients import sum_gradients as sum_gradients
+    from equipoise.distributed.gradients import sum_over_ranks as sum_over_ranks
+    from equipoise.distributed.graph import DistributedGraph as DistributedGraph
+    from equipoise.distributed.loading import load_part as load_part
+    from equipoise.distributed.part import Part as Part
+    from equipoise.distributed.partition import partition as partition
     from equipoise.errors import EquipoiseError as EquipoiseError
     from equipoise.init.balance import balance_ as balance_
     from equipoise.init.schemes import initialize_ as initialize_
@@ -52,10 +61,12 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "DepthCheck": "equipoise.depth.result",
+    "DistributedGraph": "equipoise.distributed.graph",
     "EquipoiseError": "equipoise.errors",
     "Explanation": "equipoise.laws.explain",
     "History": "equipoise.training.history",
     "Law": "equipoise.laws.law",
+    "Part": "equipoise.distributed.part",
     "Rebalancer": "equipoise.training.rebalancer",
     "Recorder": "equipoise.training.recorder",
     "Recording": "equipoise.training.recording",
@@ -70,8 +81,12 @@ _HOMES = {
     "initialize_": "equipoise.init.schemes",
     "imbalance": "equipoise.laws.law",
     "load_dataset": "equipoise.data.load",
+    "load_part": "equipoise.distributed.loading",
+    "partition": "equipoise.distributed.partition",
     "rebalance_": "equipoise.laws.rebalance",
     "residual": "equipoise.laws.law",
+    "sum_gradients": "equipoise.distributed.gradients",
+    "sum_over_ranks": "equipoise.distributed.gradients",
     "telescope": "equipoise.laws.telescope",
     "train": "equipoise.training.loop",
     "unfuse_": "equipoise.nn.fused_convs",

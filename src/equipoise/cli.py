@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from equipoise import __version__
-from equipoise.commands import bench, data, demo, discover, inspect, report, reproduce, status, store, train
+from equipoise.commands import bench, data, demo, discover, inspect, partition, report, reproduce, status, store, train
 from equipoise.commands.options import OptionalFileCommand
 from equipoise.errors import EquipoiseError
 
@@ -46,6 +46,7 @@ app.command(
 app.command(epilog="Example:  equipoise train --dataset cora --layers 10 --init bal-o --lr 0.05 --epochs 1500")(
     train.train
 )
+app.command(epilog="Example:  equipoise partition cora --parts 4 --out parts")(partition.partition)
 app.command(
     cls=OptionalFileCommand,
     epilog="Example:  equipoise reproduce sgd --dataset texas,cornell --seeds 2 --epochs 200"

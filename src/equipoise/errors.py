@@ -127,12 +127,20 @@ class DataOptionError(DataError):
     """A data set does not support the given option or value."""
 
 
+class PartitionError(EquipoiseError):
+    """A graph cannot be partitioned, or a part cannot be read: missing, altered, or for another number of ranks."""
+
+
 class StoreError(EquipoiseError):
     """A result store cannot be used: wrong format, newer schema version, locked, or an incompatible table."""
 
 
 class ClusterError(EquipoiseError):
     """The Ray cluster is unreachable, or Ray is not installed."""
+
+
+class DistributedError(EquipoiseError):
+    """Ranks do not match the parts of a graph, or another rank failed or does not answer."""
 
 
 class ChoiceError(EquipoiseError):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,9 +16,28 @@ from equipoise.errors import TrainingError
 from equipoise.experiments.spec import CHOICES
 
 if TYPE_CHECKING:
+    from equipoise.distributed.part import Part
     from equipoise.training.history import History
 
 Option = typer.Option
+
+MODEL_SETTINGS = (
+    "kind",
+    "layers",
+    "width",
+    "heads",
+    "init",
+    "optimizer",
+    "lr",
+    "epochs",
+    "weight_decay",
+    "dropout",
+    "share_weights",
+    "bias",
+    "activation",
+    "recompute",
+    "seed",
+)
 
 
 def _choices(setting: str) -> str:
@@ -39,18 +60,45 @@ def train(
     share_weights: Annotated[bool, Option(help="One matrix for source and target nodes (gatv2, omega-gat).")] = True,
     bias: Annotated[bool, Option("--bias", help="Add biases to the layers.")] = False,
     activation: Annotated[str, Option(help=f"Activation: {_choices('activation')}.")] = "relu",
+    recompute: Annotated[
+        bool, Option("--recompute", help="Save memory: compute activations again in the backward pass.")
+    ] = False,
     seed: Annotated[int, Option(min=0, help="Seed of initialisation and dropout.")] = 0,
     data_root: DataRoot = None,
+    parts: Annotated[
+        Path | None,
+        Option(
+            metavar="FOLDER",
+            help="Train on a partitioned graph (`equipoise partition`) instead of --dataset, one process per part: "
+            "start the command with torchrun.",
+            show_default=False,
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE",
+            help="With --parts: save the training state here and continue from it. "
+            "Default: checkpoint.pt in FOLDER with torchrun --max-restarts, otherwise none.",
+            show_default=False,
+        ),
+    ] = None,
+    checkpoint_every: Annotated[float, Option(min=0.0, help="Seconds between two checkpoints.")] = 60.0,
+    timeout: Annotated[float, Option(min=1.0, help="With --parts: seconds that a rank waits for the others.")] = 60.0,
     save: Annotated[
         Path | None, Option(metavar="FILE", help="Save the best model's state_dict (.pt).", show_default=False)
     ] = None,
     as_json: Annotated[bool, Option("--json", help="Print the result and the training curves as JSON.")] = False,
 ) -> None:
     """Train one network on one data set and report the test accuracy at the best validation accuracy."""
-    with spinner("loading torch, PyG and the data …"):
+    settings = {name: value for name, value in locals().items() if name in MODEL_SETTINGS}
+    rank = int(os.environ.get("RANK", "0")) if parts is not None else 0
+    with spinner("loading torch, PyG and the data …") if rank == 0 else nullcontext():
         import torch
 
+        from equipoise.commands.train_parts import default_checkpoint, train_on_part
         from equipoise.data.load import load_dataset
+        from equipoise.distributed.loading import load_part
         from equipoise.init.schemes import initialize_
         from equipoise.nn.stack import Stack
         from equipoise.training.loop import train as train_model
@@ -58,24 +106,51 @@ def train(
         if save is not None and not save.resolve().parent.is_dir():
             folder = save.resolve().parent
             raise TrainingError(f"there is no folder {folder}", where=f"--save {save}", remedy="create it first")
-        data = load_dataset(dataset, data_root)
-        widths = [data.num_features, *[width] * (layers - 1), data.classes]
+        part = None if parts is None else load_part(parts)
+        data = load_dataset(dataset, data_root) if part is None else None
+        features, classes = _sizes(data, part)
+        widths = [features, *[width] * (layers - 1), classes]
         model = Stack(
-            kind, widths, heads, activation=activation, dropout=dropout, share_weights=share_weights, bias=bias
+            kind,
+            widths,
+            heads,
+            activation=activation,
+            dropout=dropout,
+            share_weights=share_weights,
+            bias=bias,
+            recompute=recompute,
         )
         initialize_(model, init, generator=torch.Generator().manual_seed(seed))
         torch.manual_seed(seed)
-    with epoch_bar(epochs) as on_epoch:
-        history = train_model(
-            model, data, optimizer=optimizer, lr=lr, epochs=epochs, weight_decay=weight_decay, on_epoch=on_epoch
-        )
-    if save is not None:
-        torch.save(history.best_state, save)
-    typer.echo(json.dumps(history.to_dict()) if as_json else _summary(history, save))
+    if part is not None and parts is not None:
+        path = checkpoint or default_checkpoint(parts)
+        limits = {"interval": checkpoint_every, "timeout": timeout}
+        history = train_on_part(model, part, settings, checkpoint=path, **limits)
+    else:
+        with epoch_bar(epochs) as on_epoch:
+            history = train_model(
+                model, data, optimizer=optimizer, lr=lr, epochs=epochs, weight_decay=weight_decay, on_epoch=on_epoch
+            )
+    if rank == 0:
+        if save is not None:
+            torch.save(history.best_state, save)
+        typer.echo(json.dumps(history.to_dict()) if as_json else _summary(history, save))
     if history.outcome == "diverged":
         raise typer.Exit(1)
     if history.outcome == "interrupted":
         raise typer.Exit(130)
+
+
+def _sizes(data: Any, part: Part | None) -> tuple[int, int]:
+    """Numbers of features and classes."""
+    if part is None:
+        return data.num_features, data.classes
+    manifest = part.manifest
+    if manifest.num_classes is None:
+        raise TrainingError(
+            f"the graph {manifest.name} has no classes", remedy="partition it with labels y, or use eq.train"
+        )
+    return manifest.num_features, manifest.num_classes
 
 
 def _summary(history: History, save: Path | None) -> str:

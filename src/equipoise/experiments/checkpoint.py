@@ -53,9 +53,13 @@ class Checkpoint:
             return "it was written with other library versions, whose numbers may differ"
         return ""
 
+    def is_due(self) -> bool:
+        """Whether the last checkpoint is older than the interval."""
+        return time.monotonic() - self._last_save >= self.interval
+
     def save_if_due(self, state: Callable[[], TrainingState]) -> None:
         """Save the state if the last checkpoint is older than the interval."""
-        if time.monotonic() - self._last_save >= self.interval:
+        if self.is_due():
             self.save(state())
 
     def save(self, state: TrainingState) -> None:

@@ -140,10 +140,10 @@ def _sorted_graph(source: Index, target: Index, sources: int, targets: int, self
     src, dst = np.empty(edges, np.int32), np.empty(edges, np.int32)
     position: Index = np.empty(edges, np.int32 if edges < 2**31 else np.int64)
     _sort_edges(source, target, self_loops, ptr, src, tptr, dst, position)
-    order = _degree_order(ptr)
+    order = degree_order(ptr)
     if np.array_equal(ptr, tptr) and np.array_equal(src, dst):
         return CSRGraph(ptr, src, ptr, src, position, order, order, symmetric=True)
-    return CSRGraph(ptr, src, tptr, dst, position, order, _degree_order(tptr), symmetric=False)
+    return CSRGraph(ptr, src, tptr, dst, position, order, degree_order(tptr), symmetric=False)
 
 
 @njit(cache=True, nogil=True)
@@ -187,7 +187,7 @@ def _sort_edges(
             cursor[src[k]] += 1
 
 
-def _degree_order(ptr: Int) -> Index:
+def degree_order(ptr: Int) -> Index:
     """Sort nodes within a chunk by degree, so that the branch predictor sees equal trip counts."""
     degree = np.diff(ptr)
     by_degree = _counting_argsort(degree, int(degree.max(initial=0)) + 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
@@ -25,6 +25,7 @@ from equipoise.kernels.csr import CHUNK
 MIN_PARALLEL_EDGES = 50_000  # below this, one thread finishes before a second one has started
 RANGES_PER_THREAD = 4  # a thread that is preempted leaves its remaining ranges to the others
 
+Range = tuple[int, int]  # of nodes
 Task = Callable[[], None]
 Launcher = Callable[[Task, int], None]  # calls a task on a number of threads and waits for all of them
 
@@ -69,9 +70,24 @@ def run_kernel(kernel: Callable[..., None], edges: Edges, *arguments: Any) -> No
     Raises:
         Exception: the first exception that a kernel raised, after all ranges have run.
     """
-    ranges = node_ranges(edges.ptr)
-    if len(ranges) == 1:
-        kernel(*ranges[0], edges, *arguments)
+    run_ranges(kernel, node_ranges(edges.ptr), edges, *arguments)
+
+
+def run_ranges(kernel: Callable[..., None], ranges: Sequence[Range], edges: Edges, *arguments: Any) -> None:
+    """Call ``kernel(lo, hi, edges, *arguments)`` on given ranges, in parallel if torch uses several threads.
+
+    Args:
+        kernel: see :func:`run_kernel`.
+        ranges: disjoint ranges of nodes, each of whole chunks.
+        edges: the edges.
+        arguments: further arguments of the kernel.
+
+    Raises:
+        Exception: the first exception that a kernel raised, after all ranges have run.
+    """
+    if len(ranges) == 1 or torch.get_num_threads() == 1:
+        for lo, hi in ranges:
+            kernel(lo, hi, edges, *arguments)
         return
     remaining, errors = iter(ranges), []
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch.autograd import forward_ad
 from torch_geometric.nn import GCNConv, GINConv, GraphConv, MessagePassing, SAGEConv
 from torch_geometric.nn.aggr import MeanAggregation, SumAggregation
 
+from equipoise.distributed.graph import DistributedGraph
 from equipoise.errors import ChoiceError, GraphError
 from equipoise.kernels.graph_cache import GraphCache
 from equipoise.nn.arguments import (
@@ -29,6 +30,22 @@ ENGINES = ("fused", "reference")
 
 # Shared by all layers, so that the edges of a graph are sorted once and not once per layer.
 GRAPH_CACHE = GraphCache()
+
+
+def get_or_build(edge_index: Tensor | DistributedGraph, key: Hashable, build: Callable[[], Any]) -> Any:
+    """A value that derives from the graph of a call, such as edge weights; built once per graph.
+
+    Args:
+        edge_index: the graph.
+        key: tells several values of one graph apart.
+        build: computes the value.
+
+    Returns:
+        The value.
+    """
+    if isinstance(edge_index, DistributedGraph):
+        return edge_index.cached(key, build)
+    return GRAPH_CACHE.get_or_build(edge_index, key, build)
 
 
 def call_pyg(conv: MessagePassing, reason: str, forward: Callable[..., Any], *arguments: Any) -> Any:
@@ -78,12 +95,16 @@ def fallback_reason(
         The first reason that applies.
 
     Raises:
-        GraphError: PyG does not accept the arguments either.
+        GraphError: PyG does not accept the arguments either, or the graph is distributed and the kernels do not support
+            the call.
     """
-    if not _fused_enabled():
-        return f"{ENGINE_VARIABLE}=reference"
-    if any(extra is not None for extra in extras):
-        return "arguments other than features and graph"
+    if isinstance(edge_index, DistributedGraph):
+        edge_index.check_features(x, type(conv).__name__)
+        reason = fallback_reason(conv, x, edge_index.edge_index, *extras, edge_attr=edge_attr)
+        return _refuse(conv, reason or ("" if size is None else f"size={size}"))
+    other = any(extra is not None for extra in extras)
+    if other or not _fused_enabled():
+        return "arguments other than features and graph" if other else f"{ENGINE_VARIABLE}=reference"
     if torch.compiler.is_compiling():
         option = "traced call with size or attention weights" if size or return_attention_weights else ""
         return option or _autocast_reason() or layer_reason(conv) or traced_reason(conv, x, edge_index, edge_attr)
@@ -99,6 +120,19 @@ def fallback_reason(
     return (feature_reason(conv, x) if plain else input_reason(conv, x, size)) or edge_attr_reason(
         conv, edge_index, edge_attr
     )
+
+
+def _refuse(conv: MessagePassing, reason: str) -> str:
+    """Raise :class:`GraphError` if a call on a distributed graph needs PyG's implementation, which knows none."""
+    if torch.compiler.is_compiling():
+        reason = "traced call (torch.compile, torch.export)"
+    if reason:
+        raise GraphError(
+            f"{type(conv).__name__} on a DistributedGraph: the fused kernels do not support the call",
+            where=reason,
+            remedy="change the option, or train in one process",
+        )
+    return ""
 
 
 def _mode_reason() -> str:

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch_geometric.utils import add_self_loops, remove_self_loops
 from torch_geometric.utils.loop import compute_loop_attr
 
+from equipoise.distributed.graph import DistributedGraph
 from equipoise.errors import GraphError
 from equipoise.kernels.csr import CSRGraph, NumNodes, edge_permutation
 from equipoise.nn.dispatch import GRAPH_CACHE
@@ -136,8 +137,10 @@ class UnsortedGraph(NamedTuple):
 Graph = CSRGraph | UnsortedGraph
 
 
-def graph_of_call(edge_index: Tensor, sources: int, targets: int, self_loops: bool) -> Graph:
+def graph_of_call(edge_index: Tensor | DistributedGraph, sources: int, targets: int, self_loops: bool) -> Graph:
     """The sorted graph, or, in a traced call, the unsorted one."""
+    if isinstance(edge_index, DistributedGraph):
+        return edge_index.csr(self_loops)
     if torch.compiler.is_compiling():
         return UnsortedGraph(edge_index, sources, targets, self_loops)
     return GRAPH_CACHE.get(edge_index, sources if sources == targets else (sources, targets), self_loops)
@@ -153,8 +156,9 @@ class GraphEdges:
         targets: number of target nodes.
     """
 
-    def __init__(self, conv: Any, edge_index: Tensor, sources: int, targets: int) -> None:
-        self._conv, self._edge_index = conv, edge_index
+    def __init__(self, conv: Any, edge_index: Tensor | DistributedGraph, sources: int, targets: int) -> None:
+        self._conv = conv
+        self._edge_index = edge_index.edge_index if isinstance(edge_index, DistributedGraph) else edge_index
         self._self_loops: bool = getattr(conv, "add_self_loops", False)
         self.graph = graph_of_call(edge_index, sources, targets, self._self_loops)
 

@@ -15,8 +15,9 @@ from torch_geometric.nn import GINConv, GraphConv, MessagePassing, SAGEConv
 from torch_geometric.nn.aggr import MeanAggregation
 from torch_geometric.nn.dense.linear import Linear
 
+from equipoise.distributed.graph import DistributedGraph, all_sources
 from equipoise.kernels.csr import CSRGraph
-from equipoise.nn.dispatch import GRAPH_CACHE, call_pyg, fallback_reason
+from equipoise.nn.dispatch import call_pyg, fallback_reason, get_or_build
 from equipoise.nn.edge_order import GraphEdges
 from equipoise.nn.gcn_weights import unit_weights
 from equipoise.nn.hooks import has_hooks, observers_of
@@ -155,7 +156,11 @@ def num_targets(source: Tensor, target: Tensor | None, size: tuple[int, int] | N
 
 
 def aggregate(
-    conv: MessagePassing, z: Tensor, edge_index: Tensor, targets: int, edge_weight: Tensor | None = None
+    conv: MessagePassing,
+    z: Tensor,
+    edge_index: Tensor | DistributedGraph,
+    targets: int,
+    edge_weight: Tensor | None = None,
 ) -> Tensor:
     """Sum or mean over neighbours, as the layer's aggregation says.
 
@@ -169,6 +174,7 @@ def aggregate(
     Returns:
         (targets, channels).
     """
+    z = all_sources(edge_index, z)
     edges = GraphEdges(conv, edge_index, z.size(0), targets)
     graph = cast(CSRGraph, edges.graph)  # traced calls are not fused
     mean = isinstance(conv.aggr_module, MeanAggregation)
@@ -176,7 +182,7 @@ def aggregate(
         return weighted_sum(graph, edges.features(edge_weight).flatten(), z)
     build = mean_weights if mean else unit_weights
     key = (build.__name__, graph.sources, graph.targets, z.dtype)
-    weight: Tensor = GRAPH_CACHE.get_or_build(edge_index, key, lambda: build(graph).to(z.dtype))
+    weight: Tensor = get_or_build(edge_index, key, lambda: build(graph).to(z.dtype))
     if edge_weight is not None:
         weight = weight * edges.features(edge_weight).flatten()
     return weighted_sum(graph, weight, z)
@@ -192,7 +198,7 @@ def aggregate_and_project(
     conv: MessagePassing,
     lin: Any,
     source: Tensor,
-    edge_index: Tensor,
+    edge_index: Tensor | DistributedGraph,
     targets: int,
     *,
     edge_weight: Tensor | None = None,
@@ -218,10 +224,12 @@ def aggregate_and_project(
     return out if lin.bias is None else out + lin.bias
 
 
-def _projects_first(lin: Any, source: Tensor, edge_index: Tensor, targets: int) -> bool:
+def _projects_first(lin: Any, source: Tensor, edge_index: Tensor | DistributedGraph, targets: int) -> bool:
     """Whether a linear map commutes with the sum unnoticed by hooks, and costs less before it."""
     if type(lin) is not Linear or has_hooks(lin) or observers_of(lin) or source.size(1) != lin.in_channels:
         return False
     wide, narrow = lin.in_channels, lin.out_channels
+    if isinstance(edge_index, DistributedGraph):  # all ranks must exchange rows of the same width
+        return bool(wide > narrow)
     saved = SPARSE_COST * edge_index.size(1) * (wide - narrow)
     return bool(saved > (source.size(0) - targets) * wide * narrow)

@@ -12,9 +12,11 @@ from torch import Tensor, nn
 from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, GINConv, GraphConv, SAGEConv, TransformerConv
 from torch_geometric.nn.dense.linear import Linear
 
+from equipoise.distributed.graph import DistributedGraph, all_sources
 from equipoise.laws.validation import check_module
 from equipoise.nn.attention import gat_attention, gatv2_attention
 from equipoise.nn.dispatch import call_pyg, fallback_reason
+from equipoise.nn.distributed_gatv2 import can_overlap, overlapped_gatv2
 from equipoise.nn.edge_order import GraphEdges, graph_of_call
 from equipoise.nn.fused_aggregations import FusedGINConv, FusedGraphConv, FusedSAGEConv
 from equipoise.nn.fused_gcn import FusedGCNConv
@@ -93,13 +95,18 @@ class FusedGATv2Conv(GATv2Conv):  # type: ignore[misc]  # PyG is untyped
             return apply_relu(out, relu)
         relu_in_kernel = relu and can_fuse_relu(self)
         if isinstance(x, Tensor) and edge_attr is None and not return_attention_weights:
-            _, out = project_and_attend(self, x, edge_index, relu_in_kernel)
+            if isinstance(edge_index, DistributedGraph) and can_overlap(self):
+                out = overlapped_gatv2(self, x, edge_index, relu_in_kernel)
+            else:
+                _, out = project_and_attend(self, x, edge_index, relu_in_kernel)
             return apply_relu(add_skip_and_bias(self, out, x), relu and not relu_in_kernel)
         H, C = self.heads, self.out_channels
         x_source, x_target = (x, x) if isinstance(x, Tensor) else x
         source = linear(self.lin_l, x_source).view(-1, H, C)
         shared = self.share_weights and x_source is x_target
         target = None if shared else linear(self.lin_r, x_target).view(-1, H, C)
+        if isinstance(edge_index, DistributedGraph):
+            source, target = edge_index.append_halo(source), source if target is None else target
         edges = GraphEdges(self, edge_index, source.size(0), source.size(0) if target is None else target.size(0))
         options = (self.att[0], self.negative_slope, self.dropout if self.training else 0.0, relu_in_kernel)
         edge = None if edge_attr is None else self.lin_edge(edges.features(edge_attr)).view(-1, H, C)
@@ -108,7 +115,9 @@ class FusedGATv2Conv(GATv2Conv):  # type: ignore[misc]  # PyG is untyped
         return (out, edges.attention_weights(coefficients)) if return_attention_weights else out
 
 
-def project_and_attend(conv: Any, x: Tensor, edge_index: Tensor, relu: bool = False) -> tuple[Tensor, Tensor]:
+def project_and_attend(
+    conv: Any, x: Tensor, edge_index: Tensor | DistributedGraph, relu: bool = False
+) -> tuple[Tensor, Tensor]:
     """Z = x W_sᵀ and A Z of a layer with the parameters of GATv2.
 
     Args:
@@ -124,8 +133,11 @@ def project_and_attend(conv: Any, x: Tensor, edge_index: Tensor, relu: bool = Fa
     Z = linear(conv.lin_l, x).view(-1, H, C)
     target = None if conv.share_weights else linear(conv.lin_r, x).view(-1, H, C)
     graph = graph_of_call(edge_index, Z.size(0), Z.size(0), conv.add_self_loops)
+    source = all_sources(edge_index, Z)
+    if source is not Z and target is None:
+        target = Z
     dropout = conv.dropout if conv.training else 0.0
-    return Z, gatv2_attention(graph, Z, target, conv.att[0], conv.negative_slope, dropout, relu)[0]
+    return Z, gatv2_attention(graph, source, target, conv.att[0], conv.negative_slope, dropout, relu)[0]
 
 
 def can_fuse_relu(conv: Any) -> bool:
@@ -222,6 +234,7 @@ class FusedGATConv(GATConv):  # type: ignore[misc]  # PyG is untyped
         shared = self.lin  # of sources and targets, or None
         source = self._project(shared or self.lin_src, x_source)
         target = source if shared and x_source is x_target else self._project(shared or self.lin_dst, x_target)
+        source = all_sources(edge_index, source)
         p = (source * self.att_src).sum(dim=-1)
         if target is None:  # no features of targets: scores depend on sources only
             q = p.new_zeros(source.size(0) if size is None else size[1], self.heads)

@@ -10,10 +10,11 @@ from torch_geometric.nn import GCNConv
 from torch_geometric.nn.dense.linear import Linear
 from torch_geometric.typing import Adj
 
+from equipoise.distributed.graph import DistributedGraph, all_sources
 from equipoise.kernels.csr import CSRGraph
 from equipoise.nn import operators
 from equipoise.nn.dispatch import call_pyg, fallback_reason
-from equipoise.nn.gcn_weights import normalize_weights, unweighted_graph, weighted_graph
+from equipoise.nn.gcn_weights import distributed_weights, normalize_weights, unweighted_graph, weighted_graph
 from equipoise.nn.kernel_arrays import pad_channels
 from equipoise.nn.sparse_linear import linear
 from equipoise.nn.sparse_product import weighted_sum
@@ -64,12 +65,19 @@ class FusedGCNConv(GCNConv):  # type: ignore[misc]  # PyG is untyped
             padded = operators.gcn(edge_index, pad_channels(z), self.normalize, self.add_self_loops, False)
             out = padded[:, : self.out_channels]
         else:
-            out = weighted_sum(*self._graph_and_weights(edge_index, edge_weight, z), z)
+            graph, weight = self._graph_and_weights(edge_index, edge_weight, z)
+            out = weighted_sum(graph, weight, all_sources(edge_index, z))
         return out if self.bias is None else out + self.bias
 
-    def _graph_and_weights(self, edge_index: Tensor, edge_weight: Tensor | None, z: Tensor) -> tuple[CSRGraph, Tensor]:
+    def _graph_and_weights(
+        self, edge_index: Tensor | DistributedGraph, edge_weight: Tensor | None, z: Tensor
+    ) -> tuple[CSRGraph, Tensor]:
         """The graph, and the weights of its edges in the order by target."""
         loops, normalize = self.add_self_loops, self.normalize
+        if isinstance(edge_index, DistributedGraph):
+            if edge_weight is not None:
+                return distributed_weights(self, edge_index, edge_weight)
+            return unweighted_graph(edge_index, z.size(0), loops, normalize, z.dtype)
         if self.normalize and self.cached:
             if self._cached_edge_index is None:
                 self._cached_edge_index = normalize_weights(self, edge_index, edge_weight, z)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch_geometric.nn.dense.linear import Linear
 
+from equipoise.distributed.graph import DistributedGraph
 from equipoise.kernels.csr import CSRGraph
 from equipoise.kernels.simd import padded_channels
 from equipoise.nn.dispatch import GRAPH_CACHE, fallback_reason, layer_reason
@@ -35,7 +36,8 @@ LayerCallback = Callable[[int, Tensor | None, Tensor, Tensor], None]
 def can_fuse(convs: Sequence[Any], activation: nn.Module, x: Any, edge_index: Any) -> bool:
     """Whether a stack consists only of matrix products, GATv2 attention and ReLUs, and nothing intercepts its calls."""
     return (
-        not torch.compiler.is_compiling()  # which fuses the layers' operators with what is between them
+        not isinstance(edge_index, DistributedGraph)
+        and not torch.compiler.is_compiling()  # which fuses the layers' operators with what is between them
         and not has_hooks()
         and _layers_are_fusable(convs, activation)
         and not fallback_reason(convs[0], x, edge_index)

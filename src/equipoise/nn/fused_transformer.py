@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch_geometric.nn import TransformerConv
 
+from equipoise.distributed.graph import DistributedGraph
 from equipoise.errors import GraphError
 from equipoise.kernels import edge_attention, transformer
 from equipoise.kernels.arguments import Coefficients, HeadShape, TransformerInputs
@@ -85,6 +86,8 @@ class FusedTransformerConv(TransformerConv):  # type: ignore[misc]  # PyG is unt
             linear(lin, features).view(-1, self.heads, self.out_channels)
             for lin, features in ((self.lin_query, target), (self.lin_key, source), (self.lin_value, source))
         )
+        if isinstance(edge_index, DistributedGraph):
+            key, value = edge_index.append_halo(torch.stack([key, value], dim=1)).unbind(1)  # one exchange for both
         edges = GraphEdges(self, edge_index, key.size(0), query.size(0))
         graph = cast(CSRGraph, edges.graph)  # traced calls are not fused
         out, alpha = transformer_attention(graph, query, key, value, self.dropout if self.training else 0.0)
@@ -167,7 +170,8 @@ class _DotProductAttention(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, dalpha: Tensor | None) -> tuple[Any, ...]:
-        graph, features, dropout_mask = ctx.graph, ctx.saved_tensors[:3], ctx.saved_tensors[3]
+        tensors = ctx.saved_tensors  # once: torch.utils.checkpoint recomputes them
+        graph, features, dropout_mask = ctx.graph, tensors[:3], tensors[3]
         if torch.is_grad_enabled():  # create_graph=True
 
             def forward(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -176,7 +180,7 @@ class _DotProductAttention(Function):
                 return softmax_and_sum(graph, score, value, dropout_mask, relu=False)[0], alpha
 
             return None, *differentiable_gradients(forward, features, grad, dalpha), None, None
-        q, k, v, mask, out, alpha, weight = flat_arrays(*ctx.saved_tensors)
+        q, k, v, mask, out, alpha, weight = flat_arrays(*tensors)
         inputs = TransformerInputs(q, k, v, q.dtype.type(ctx.scale))
         output = AttentionOutput(out, Coefficients(alpha, weight, mask))
         dout = np.zeros_like(out) if grad is None else flat_arrays(grad)[0]

@@ -11,6 +11,7 @@ from torch_geometric.nn import GATConv
 from torch_geometric.typing import Adj
 from torch_geometric.utils import add_self_loops, remove_self_loops, scatter, softmax
 
+from equipoise.distributed.graph import DistributedGraph, all_sources
 from equipoise.errors import ArchitectureError, ForwardError
 
 
@@ -96,25 +97,31 @@ class LipschitzGATConv(GATConv):  # type: ignore[misc]  # PyG is untyped
                 f"{type(self).__name__} takes one tensor of node features and no edge features",
                 remedy="pass x and edge_index only, or use torch_geometric.nn.GATConv",
             )
+        if isinstance(edge_index, DistributedGraph):
+            edge_index.check_features(x, type(self).__name__)
         H, C = self.heads, self.out_channels
         z = self.lin(x).view(-1, H, C)
         # Divide a by ‖a‖, not the score: the score of tiny a and tiny z would underflow.
         a = torch.stack([self.att_src, self.att_dst])
         a_src, a_dst = a / _nonzero_or_one(torch.linalg.vector_norm(a, dim=(0, -1), keepdim=True))
+        source = all_sources(edge_index, z)
+        if isinstance(edge_index, DistributedGraph):
+            edge_index, size = edge_index.edge_index, (source.size(0), z.size(0))
         if self.add_self_loops:
             edge_index, _ = remove_self_loops(edge_index)
             edge_index, _ = add_self_loops(edge_index, num_nodes=z.size(0))
+        norm = torch.linalg.vector_norm(source, dim=-1)
 
         # PyG parses the argument types from the comments above edge_updater and propagate.
-        # edge_updater_type: (alpha: OptPairTensor, norm: Tensor)
+        # edge_updater_type: (alpha: OptPairTensor, norm: OptPairTensor)
         alpha = self.edge_updater(
             edge_index,
-            alpha=((z * a_src).sum(dim=-1), (z * a_dst).sum(dim=-1)),
-            norm=torch.linalg.vector_norm(z, dim=-1),
+            alpha=((source * a_src).sum(dim=-1), (z * a_dst).sum(dim=-1)),
+            norm=norm if source is z else (norm, norm[: z.size(0)]),
             size=size,
         )
         # propagate_type: (x: OptPairTensor, alpha: Tensor)
-        out = self.propagate(edge_index, x=(z, z), alpha=alpha, size=size)
+        out = self.propagate(edge_index, x=(source, z), alpha=alpha, size=size)
 
         out = out.view(-1, H * C) if self.concat else out.mean(dim=1)
         if self.res is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from numbers import Integral
@@ -9,6 +10,7 @@ from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from torch_geometric.nn import MessagePassing
 from torch_geometric.typing import Adj
 
@@ -57,6 +59,8 @@ class Stack(nn.Module):
         input_dropout: dropout probability of the input features.
         norm: ``"layer"`` or ``"batch"`` normalises the result of every layer except the last, before φ.
         jk: ``"cat"`` lets the last layer read all hidden features, concatenated (jumping knowledge).
+        recompute: save the activations of every √L-th layer only, and compute the others again in the backward pass:
+            about one more forward pass for 2/√L of the memory.
 
     Shapes:
         - **input:** node features (nodes, widths[0]), dense or sparse, and ``edge_index`` (2, edges)
@@ -98,6 +102,7 @@ class Stack(nn.Module):
         input_dropout: float = 0.0,
         norm: Norm | None = None,
         jk: JumpingKnowledge | None = None,
+        recompute: bool = False,
     ) -> None:
         super().__init__()
         _check_names(kind=kind, activation=activation, skip=skip, norm=norm, jk=jk)
@@ -107,6 +112,7 @@ class Stack(nn.Module):
         widths = [int(width) for width in widths]  # PyG accepts int only, not NumPy integers
         self.kind, self.widths, self.heads, self.concat = kind, tuple(widths), heads, concat
         self.dropout, self.input_dropout, self.skip, self.jk = dropout, input_dropout, skip, jk
+        self.recompute = recompute
 
         hidden = [heads * width if concat else width for width in widths[1:-1]]
         inputs = [widths[0], *hidden]
@@ -149,12 +155,24 @@ class Stack(nn.Module):
             Output of the last layer, without activation.
         """
         dropout = self.training and (self.dropout or self.input_dropout)
-        convs_only = not (self.identity_skips or self.norms or self.jk or dropout)
+        convs_only = not (self.identity_skips or self.norms or self.jk or dropout or self.recompute)
         if convs_only and can_fuse(list(self.convs), self.activation, x, edge_index):
             return fused_forward(list(self.convs), x, edge_index)
-        h, last = x, len(self.convs) - 1
+        if self.recompute and torch.is_grad_enabled() and not self.jk:  # which needs all activations at the end
+            depth = len(self.convs)
+            length = math.isqrt(depth - 1) + 1
+            for first in range(0, depth, length):
+                layers = range(first, min(first + length, depth))
+                x = checkpoint(self._run_layers, layers, x, edge_index, use_reentrant=False)
+            return x
+        return self._run_layers(range(len(self.convs)), x, edge_index)
+
+    def _run_layers(self, layers: range, h: Tensor, edge_index: Adj) -> Tensor:
+        """Run consecutive layers, with the activations after them; the last layer of the stack has none."""
+        last = len(self.convs) - 1
         hidden: list[Tensor] = []
-        for layer, conv in enumerate(self.convs):
+        for layer in layers:
+            conv = self.convs[layer]
             if self.jk and layer == last and hidden:
                 h = torch.cat(hidden, dim=-1)
             # Dropout applies to the layer's input but not to an identity skip.

@@ -19,11 +19,14 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch_geometric.data import Data
 
+from equipoise.distributed.part import Part
+from equipoise.distributed.process_group import TIMEOUT
 from equipoise.errors import TrainingError
 from equipoise.kernels.denormals import flush_denormals
 from equipoise.training.history import History
 from equipoise.training.metrics import Metric, get_metric, metric_name
 from equipoise.training.optimizers import OptimizerFactory, ScheduleFactory, advance, get_optimizer, get_schedule
+from equipoise.training.part_source import PartSource
 from equipoise.training.rebalancer import Rebalancer
 from equipoise.training.recorder import Recorder
 from equipoise.training.sources import FullBatch, Loaders
@@ -32,12 +35,13 @@ from equipoise.training.task import Loss
 STOP_LOSS = 1e-4  # from the paper's text; the authors' script uses 1e-5
 
 EpochCallback = Callable[[int, History], None]
+Source = FullBatch | Loaders | PartSource
 
 
 @flush_denormals()
 def train(
     model: nn.Module,
-    data: Data | Mapping[str, Iterable[Any]],
+    data: Data | Part | Mapping[str, Iterable[Any]],
     *,
     loss: Loss | None = None,
     metric: str | Metric = "accuracy",
@@ -55,6 +59,7 @@ def train(
     on_epoch: EpochCallback | None = None,
     record: Recorder | None = None,
     sparse_features: bool | None = None,
+    timeout: float = TIMEOUT,
 ) -> History:
     r"""Train a model on one graph, full batch, or on loaders of batches.
 
@@ -74,6 +79,11 @@ def train(
     once: the evaluation is also the forward pass of the next step. Results do not depend on this. Such a model is left
     in training mode, any other in evaluation mode.
 
+    On a part of a graph (:func:`~equipoise.load_part`), all ranks train one network on the whole graph. Each calls
+    ``train`` with its own part and the same model, weights and settings, and gets the same history, apart from
+    ``seconds``. The loss curve is that of one process up to rounding. A ``loss`` then returns the rank's share: the
+    loss is the sum over ranks. Gradients are summed before ``on_gradients``.
+
     Denormal numbers are flushed to zero during training: gradients of deep networks contain many, and they slow down
     matrix products by a factor of ten.
 
@@ -82,9 +92,9 @@ def train(
             ``model(data)`` if ``forward`` has a single required argument. Returns scores of shape (N, classes), or (N,)
             or (N, 1) for binary targets.
         data: a graph with ``x``, ``edge_index``, ``y``, ``train_mask``, ``val_mask`` and ``test_mask``; or loaders of
-            batches ``{"train": …, "val": …, "test": …}``. Of a batch from a neighbour loader the first ``batch_size``
-            nodes count, of any other the nodes of the split's mask, or all rows without a mask. Targets are
-            ``edge_label`` where a batch has it, else ``y``, of shape (N,) or (N, 1).
+            batches ``{"train": …, "val": …, "test": …}``; or this rank's part of a graph. Of a batch from a neighbour
+            loader the first ``batch_size`` nodes count, of any other the nodes of the split's mask, or all rows without
+            a mask. Targets are ``edge_label`` where a batch has it, else ``y``, of shape (N,) or (N, 1).
         loss: function of the model and of the graph or batch that returns a scalar tensor; by default as above.
         metric: ``"accuracy"``, ``"roc_auc"``, ``"average_precision"`` (the last two need torchmetrics), or a function
             of scores and targets. Higher is better.
@@ -109,6 +119,7 @@ def train(
         sparse_features: whether the model gets ``data.x`` as a sparse CSR tensor. None: if the model is a
             :class:`~equipoise.Stack`, which supports sparse input, and at most 10 % of ``data.x`` is non-zero. True:
             always, for any model that supports sparse input. False: never. Loaders: batches as they are.
+        timeout: seconds that a rank waits for the others in one exchange before it raises an error; parts only.
 
     Returns:
         The history of the run: loss and metrics per epoch, outcome, and the best model's ``state_dict``.
@@ -116,6 +127,7 @@ def train(
     Raises:
         TrainingError: if the model, the data, a label or a setting is invalid; the message names it.
         ChoiceError: if the optimizer's or the metric's name is unknown.
+        DistributedError: if ranks, parts or weights do not match, or another rank fails.
 
     Example:
         >>> from equipoise import Stack, initialize_, load_dataset
@@ -126,9 +138,12 @@ def train(
         (3, 'finished')
     """
     _check_arguments(model, epochs, patience, clip)
-    source: FullBatch | Loaders
+    source: Source
     if isinstance(data, Mapping):
         source = Loaders(model, data, get_metric(metric), loss)
+    elif isinstance(data, Part):
+        _refuse_recorder(record)
+        source = PartSource(model, data, get_metric(metric), loss, sparse_features, timeout=timeout)
     else:
         source = FullBatch(model, data, get_metric(metric), loss, sparse_features)
     torch_optimizer = get_optimizer(optimizer, model, lr, weight_decay)
@@ -179,7 +194,7 @@ class _Stepper:
     on_gradients: EpochCallback | None
     steps: int
 
-    def run_epoch(self, source: FullBatch | Loaders) -> float:
+    def run_epoch(self, source: Source) -> float:
         """Take the steps of one epoch; a loss that is not finite ends the epoch and sets the history's outcome.
 
         Args:
@@ -199,6 +214,8 @@ class _Stepper:
                 return value
             self.optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
+            if isinstance(source, PartSource):
+                source.sum_gradients()
             self.steps += 1
             if self.on_gradients is not None:
                 self.on_gradients(epoch, self.history)
@@ -235,3 +252,11 @@ def _check_arguments(model: nn.Module, epochs: int, patience: int | None, clip: 
         raise TrainingError(f"patience must be at least 1 epoch, got {patience}")
     if clip is not None and not clip > 0:
         raise TrainingError(f"clip must be a positive norm, got {clip}")
+
+
+def _refuse_recorder(record: Recorder | None) -> None:
+    if record is not None:
+        raise TrainingError(
+            "a recorder measures representations of all nodes, and a rank has only its own",
+            remedy="measure in on_gradients, where gradients are summed: residual(laws), imbalance(laws)",
+        )

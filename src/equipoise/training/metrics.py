@@ -31,9 +31,14 @@ def accuracy(scores: Tensor, targets: Tensor) -> float:
         >>> accuracy(torch.tensor([-1.0, 3.0]), torch.tensor([0, 1]))
         1.0
     """
+    return float(correct_predictions(scores, targets).double().mean())
+
+
+def correct_predictions(scores: Tensor, targets: Tensor) -> Tensor:
+    """Which predictions are correct; arguments are those of :func:`accuracy`."""
     if has_one_score_per_target(scores, targets):
-        return float(((scores > 0) == (targets.view_as(scores) > 0.5)).double().mean())
-    return float((scores.argmax(dim=-1) == targets.view(-1)).double().mean())
+        return (scores > 0) == (targets.view_as(scores) > 0.5)
+    return scores.argmax(dim=-1) == targets.view(-1)
 
 
 def roc_auc(scores: Tensor, targets: Tensor) -> float:

@@ -149,13 +149,16 @@ class ForwardPasses:
     Args:
         model: the model.
         call: calls it and returns its scores.
+        agree: makes the decision one of all ranks, where several train together.
 
     Attributes:
         modes_agree: whether one pass serves both purposes; None before the first pair of passes.
     """
 
-    def __init__(self, model: nn.Module, call: Callable[[], Tensor]) -> None:
-        self.model, self.call = model, call
+    def __init__(
+        self, model: nn.Module, call: Callable[[], Tensor], agree: Callable[[bool], bool] = lambda decision: decision
+    ) -> None:
+        self.model, self.call, self.agree = model, call, agree
         self.modes_agree: bool | None = None
         self._evaluation: Tensor | None = None  # scores of the first evaluation, until they are compared
         self._next: Tensor | None = None  # scores for the next step, with their autograd graph
@@ -170,7 +173,7 @@ class ForwardPasses:
         rng_state = torch.get_rng_state()
         buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         scores = self._call(training=True)
-        self.modes_agree = (
+        self.modes_agree = self.agree(
             torch.equal(scores.detach(), self._evaluation)
             and torch.equal(torch.get_rng_state(), rng_state)
             and all(torch.equal(buffer, buffers[name]) for name, buffer in self.model.named_buffers())

@@ -91,15 +91,16 @@ def select_rows(data: Any, split: str) -> Tensor | slice:
     return slice(None) if mask is None or getattr(data, "edge_label", None) is not None else mask.nonzero().view(-1)
 
 
-def default_loss(scores: Tensor, targets: Tensor) -> Tensor:
+def default_loss(scores: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
     """Cross-entropy of classes; binary cross-entropy where there is one score per target.
 
     Args:
         scores: (N, classes), or (N,), (N, 1) or (N, labels) logits.
         targets: (N,) classes, or zeros and ones, one per logit.
+        reduction: ``"mean"`` or ``"sum"``.
 
     Returns:
-        The mean over the targets.
+        The mean or sum over the targets.
 
     Example:
         >>> default_loss(torch.zeros(2, 3), torch.tensor([0, 2]))
@@ -108,8 +109,9 @@ def default_loss(scores: Tensor, targets: Tensor) -> Tensor:
         tensor(0.6931)
     """
     if has_one_score_per_target(scores, targets):
-        return F.binary_cross_entropy_with_logits(scores, targets.view_as(scores).to(scores.dtype))
-    return F.cross_entropy(scores, targets)
+        logits = targets.view_as(scores).to(scores.dtype)
+        return F.binary_cross_entropy_with_logits(scores, logits, reduction=reduction)
+    return F.cross_entropy(scores, targets, reduction=reduction)
 
 
 def check_targets(targets: Tensor, split: str, scores: Tensor | None = None) -> None:

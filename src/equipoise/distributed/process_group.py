@@ -1,0 +1,182 @@
+"""The process group of a partitioned graph: joined from torchrun's environment, with errors in words."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from equipoise.errors import DistributedError
+
+TIMEOUT = 60.0  # seconds that a rank waits for the others in one exchange
+INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"
+TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def join_process_group(rank: int, parts: int, *, timeout: float = TIMEOUT) -> None:
+    """Join the process group of a partition, one process per part, unless the caller has initialised one.
+
+    A new group uses gloo and the addresses in torchrun's environment. It listens on the network interface that leads to
+    ``MASTER_ADDR``, unless ``GLOO_SOCKET_IFNAME`` names another one. A single part needs no group.
+
+    Args:
+        rank: of this process.
+        parts: number of parts.
+        timeout: seconds that a rank waits for the others in one exchange before it raises an error.
+
+    Raises:
+        DistributedError: if there is neither a group nor torchrun's environment, or rank or size differ.
+
+    Example:
+        >>> join_process_group(0, 1)
+        >>> dist.is_initialized()
+        False
+    """
+    if parts == 1 and not dist.is_initialized():
+        size = int(os.environ.get("WORLD_SIZE", "1"))
+        _check_size(size, parts)
+        return
+    if not dist.is_initialized():
+        missing = [name for name in TORCHRUN_VARIABLES if name not in os.environ]
+        if missing:
+            raise DistributedError(
+                f"a graph of {parts} parts needs {parts} processes, but this one was started alone",
+                where=f"the environment has no {', '.join(missing)}",
+                remedy=f"start it with torchrun --nproc-per-node {parts}, or initialise torch.distributed first",
+            )
+        _check_size(int(os.environ["WORLD_SIZE"]), parts)
+        _choose_interface(os.environ["MASTER_ADDR"])
+        with connection_errors():
+            dist.init_process_group("gloo", timeout=timedelta(seconds=timeout))
+    _check_size(dist.get_world_size(), parts)
+    if dist.get_rank() != rank:
+        raise DistributedError(
+            f"this process has rank {dist.get_rank()}, but its part is that of rank {rank}",
+            remedy="load the part of this rank: load_part(folder)",
+        )
+
+
+def _check_size(processes: int, parts: int) -> None:
+    if processes != parts:
+        raise DistributedError(
+            f"the graph has {parts} part{'s' * (parts != 1)}, but {processes} processes were started",
+            remedy=f"start {parts} processes (torchrun --nnodes × --nproc-per-node), or partition again with "
+            f"--parts {processes}",
+        )
+
+
+def _choose_interface(address: str) -> None:
+    """Name the interface that leads to an address: by default gloo takes the one that the host name resolves to."""
+    if INTERFACE_VARIABLE in os.environ:
+        return
+    try:
+        import fcntl  # noqa: PLC0415 - not on Windows, where gloo's default stays
+
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, 9))  # sends nothing: UDP only chooses a route
+            local = probe.getsockname()[0]
+            for _, name in socket.if_nameindex():
+                request = struct.pack("256s", name.encode())
+                try:
+                    reply = fcntl.ioctl(probe.fileno(), 0x8915, request)  # SIOCGIFADDR: address of an interface
+                except OSError:
+                    continue  # an interface without an IPv4 address
+                if socket.inet_ntoa(reply[20:24]) == local:
+                    os.environ[INTERFACE_VARIABLE] = name
+                    return
+    except (ImportError, OSError):
+        return  # gloo's default
+
+
+@contextmanager
+def connection_errors() -> Iterator[None]:
+    """Turn an error of a collective operation into a :class:`DistributedError` that says what happened."""
+    try:
+        yield
+    except RuntimeError as error:
+        rank = f"rank {dist.get_rank()}: " if dist.is_initialized() else ""
+        timeout = "timed out" in str(error).lower() or "timeout" in str(error).lower()
+        what = "another rank did not answer in time" if timeout else "the connection to another rank is lost"
+        raise DistributedError(
+            f"{rank}{what}",
+            where=_gloo_reason(error),
+            remedy="the rank that ended first reports the cause; torchrun --max-restarts 3 continues from the last "
+            "checkpoint" + ("; a larger --timeout waits longer" if timeout else ""),
+        ) from error
+
+
+def _gloo_reason(error: RuntimeError) -> str:
+    """The first sentence of gloo's message, without the place in its sources."""
+    return re.sub(r"^\[[^\]]*\]\s*", "", str(error)).split(". ")[0].splitlines()[0]
+
+
+def sum_tensor_(tensor: Tensor) -> Tensor:
+    """Sum a tensor over all ranks, in place: the same bits on every rank, and in every run of as many ranks.
+
+    gloo adds each block of the tensor in a fixed order of ranks and sends the result to all.
+
+    Args:
+        tensor: contiguous, of the same shape on every rank.
+
+    Returns:
+        The same tensor.
+    """
+    if dist.is_initialized() and dist.get_world_size() > 1:
+        with connection_errors():
+            dist.all_reduce(tensor)
+    return tensor
+
+
+def all_agree(condition: bool) -> bool:
+    """Whether a condition holds on every rank; the answer is the same on all of them."""
+    return not int(sum_tensor_(torch.tensor([0 if condition else 1])))
+
+
+def gather_objects(value: object) -> list[object]:
+    """Values of all ranks, in their order, on every rank; small picklable objects."""
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return [value]
+    values: list[object] = [None] * dist.get_world_size()
+    with connection_errors():
+        dist.all_gather_object(values, value)
+    return values
+
+
+def broadcast_object(value: object) -> object:
+    """The value of rank 0, on every rank; a picklable object."""
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return value
+    values = [value]
+    with connection_errors():
+        dist.broadcast_object_list(values, src=0)
+    return values[0]
+
+
+@contextmanager
+def raise_on_all_ranks() -> Iterator[None]:
+    """Raise an error of one rank on all of them, so that none waits for a rank that has failed.
+
+    Every rank must enter this block. The exchange of errors happens at its end.
+
+    Raises:
+        DistributedError: if another rank failed; the rank that failed raises its own error.
+    """
+    failure: Exception | None = None
+    try:
+        yield
+    except Exception as error:
+        failure = error
+    reports = gather_objects(None if failure is None else str(failure))
+    if failure is not None:
+        raise failure
+    for rank, report in enumerate(reports):
+        if report is not None:
+            raise DistributedError(f"rank {rank} failed: {report}")
