@@ -119,14 +119,14 @@ def measure_rank(folder: Path, case: Case) -> dict[str, Any]:
     part = load_part(folder / "parts")
     sizes = Data(x=torch.empty(1, part.manifest.num_features), classes=part.manifest.num_classes)
     model = build_stack(case, sizes)
-    order = inner_first(part)
-    graph = DistributedGraph(part, order=order, timeout=600)
-    edge_index = graph if part.parts > 1 else part.edge_index
     assert part.train_mask is not None  # the graphs of all cases have masks and classes
     assert part.y is not None
-    rows = order if part.parts > 1 else slice(None)
+    rank, order = part.rank, inner_first(part)
+    graph = DistributedGraph(part, order=order, timeout=600)
+    edge_index, rows = (graph, order) if part.parts > 1 else (part.edge_index, slice(None))
     x, nodes = select_features(model, part.x[rows]), part.train_mask[rows].nonzero().view(-1)
     targets, total = part.y[rows][nodes], int(sum_tensor_(torch.tensor([len(nodes)])))
+    del part  # its features are mapped from a file
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     stamps = []
     with flush_denormals():
@@ -142,7 +142,7 @@ def measure_rank(folder: Path, case: Case) -> dict[str, Any]:
         "milliseconds": median(intervals(stamps)[WARMUP_EPOCHS:]),
         "peak": peak_memory() - before,
         "bytes_sent": graph.exchange.bytes_sent // (len(stamps) - 1),
-        "rank": part.rank,
+        "rank": rank,
     }
 
 

@@ -117,29 +117,36 @@ class _OverlappedGATv2(Function):
         call, (x, weight, att, kept, out, alpha) = ctx.call, ctx.saved_tensors
         if torch.is_grad_enabled():  # create_graph=True
             return None, *differentiable_gradients(_differentiable(call), (x, weight, att), grad)
-        csr, exchange, shape = call.csr, call.graph.exchange, call.shape(weight)
-        own = csr.targets
-        source = kept
-        if len(kept) != csr.sources:
-            source = call.project(weight)
-            source[own:] = kept
-        dsource = torch.empty_like(source)
-        dsource[own:] = 0
-        s, a, ds, g, o, coefficients = flat_arrays(source, att, dsource, grad, out, alpha)
-        mask, slope = np.empty(0, s.dtype), s.dtype.type(call.slope)
-        dout, dscore = np.empty_like(g) if call.relu else g, np.empty_like(coefficients)
-        active, datt = np.empty(own * shape[0], np.bool_), PartialSums(csr, a)
-        for_targets = (s, s, a, slope, mask, coefficients, o, g, dout, call.relu, dscore, active, ds)
-        run_kernel(datt.bind(gatv2.backward_targets, shape), csr.ptr, csr.src, csr.order, *for_targets)
-        reachable = reachable_sources(csr, active)
-        by_source = (csr.tptr, csr.dst, csr.position, call.overlap.source_order)
-        for_sources = (s, s, a, slope, coefficients, dout, dscore, active, reachable, ds, *shape)
-        run_ranges(gatv2.backward_sources, call.overlap.halo, *by_source, *for_sources)
-        pending = exchange.start_backward(dsource[own:])
-        run_ranges(gatv2.backward_sources, call.overlap.own, *by_source, *for_sources)
-        dz = exchange.add_(dsource[:own], pending.wait())
+        dz, datt = _attention_gradients(call, (weight, att, kept, out, alpha), grad)
         dx = dz @ weight if ctx.needs_input_grad[1] else None
-        return None, dx, call.features.weight_gradient(dz), torch.from_numpy(datt.total()).view_as(att)
+        return None, dx, call.features.weight_gradient(dz), datt
+
+
+def _attention_gradients(  # a function of its own, so that its arrays are freed before the products of the caller
+    call: _Call, saved: tuple[Tensor, ...], grad: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Gradients of the product x Wᵀ of own nodes, summed over ranks, and of this rank's attention vector."""
+    weight, att, kept, *output = saved
+    csr, exchange, shape, own = call.csr, call.graph.exchange, call.shape(weight), call.csr.targets
+    source = kept
+    if len(kept) != csr.sources:
+        source = call.project(weight)
+        source[own:] = kept
+    dsource = torch.empty_like(source)
+    dsource[own:] = 0
+    s, a, ds, g, out, alpha = flat_arrays(source, att, dsource, grad, *output)
+    mask, slope = np.empty(0, s.dtype), s.dtype.type(call.slope)
+    dout, dscore = np.empty_like(g) if call.relu else g, np.empty_like(alpha)
+    active, datt = np.empty(own * shape[0], np.bool_), PartialSums(csr, a)
+    for_targets = (s, s, a, slope, mask, alpha, out, g, dout, call.relu, dscore, active, ds)
+    run_kernel(datt.bind(gatv2.backward_targets, shape), csr.ptr, csr.src, csr.order, *for_targets)
+    reachable = reachable_sources(csr, active)
+    by_source = (csr.tptr, csr.dst, csr.position, call.overlap.source_order)
+    for_sources = (s, s, a, slope, alpha, dout, dscore, active, reachable, ds, *shape)
+    run_ranges(gatv2.backward_sources, call.overlap.halo, *by_source, *for_sources)
+    pending = exchange.start_backward(dsource[own:])
+    run_ranges(gatv2.backward_sources, call.overlap.own, *by_source, *for_sources)
+    return exchange.add_(dsource[:own], pending.wait()), torch.from_numpy(datt.total()).view_as(att)
 
 
 def _differentiable(call: _Call) -> Callable[..., Tensor]:
