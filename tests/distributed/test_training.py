@@ -38,6 +38,7 @@ def squared_loss(model, data):
 RUNS = {
     **{kind: (lambda kind=kind: stack(kind), {}) for kind in KINDS},
     "adam": (lambda: stack(skip="linear", bias=True, layers=6), {"optimizer": "adam", "lr": 0.01, "clip": 1.0}),
+    "recompute": (lambda: stack(layers=6, recompute=True), {}),
     "layer norm": (lambda: stack("gcn", norm="layer", jk="cat", skip="identity"), {"rebalance": None}),
     "PyG model": (lambda: eq.fuse_(seeded(GAT, 6, 8, 3, 3, v2=True).double()), {}),
     "rank metric": (stack, {"metric": lambda scores, targets: float(scores.softmax(-1).amax(-1).mean())}),

@@ -339,3 +339,21 @@ def test_invalid_options(given: dict[str, Any], where: str) -> None:
         Stack(**{"kind": "gatv2", "widths": WIDTHS, **given})
     assert isinstance(caught.value, EquipoiseError)
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize("options", [{}, {"dropout": 0.3}, {"norm": "layer", "skip": "identity"}, {"jk": "cat"}])
+def test_recomputed_activations_give_the_same_numbers(options):
+    x, edge_index = torch.randn(12, 5, dtype=torch.float64), torch.randint(12, (2, 40))
+    gradients, saved = [], []
+    for recompute in (False, True):
+        torch.manual_seed(0)
+        model = Stack("gatv2", [5, *[8] * 8, 3], recompute=recompute, **options).double()
+        sizes = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t, sizes=sizes: sizes.append(t.numel()) or t, lambda t: t):
+            out = model(x, edge_index)
+        out.pow(2).sum().backward()
+        gradients.append([parameter.grad for parameter in model.parameters()])
+        saved.append(sum(sizes))
+    torch.testing.assert_close(*gradients)
+    if "dropout" in options or "norm" in options:  # otherwise one function, which saves none of its activations here
+        assert saved[1] < saved[0] / 2

@@ -92,13 +92,22 @@ CASES: dict[str, Case] = {
     )
 }
 
+# Training on parts, with several ranks of one thread: case and numbers of ranks.
+RANK_CASES: dict[str, tuple[Case, tuple[int, ...]]] = {
+    case.name: (case, ranks)
+    for case, ranks in (
+        (Case("pubmed-ranks", 10, "pubmed", rounds=4, epochs=2), (1, 2)),
+        (replace(CASES["large"], name="large-ranks"), (1, 2)),
+        (replace(CASES["huge"], name="huge-ranks"), (2,)),
+    )
+}
 RECORDER_CASE = Case("recorder", 10, "cora", rounds=15, epochs=5)
 MINI_BATCH_CASE = Case("mini-batches", 3, nodes=20_000, edges=1_000_000, features=64, rounds=10, epochs=20)
 COMPILED_CASE = Case("compiled", 3, nodes=10_000, edges=100_000, features=64, rounds=8)  # by torch.compile
 FIRST_CALL, SCALING = "compile", "scaling"  # measurements that are not one network on one graph
-CASE_NAMES = (*CASES, RECORDER_CASE.name, MINI_BATCH_CASE.name, COMPILED_CASE.name, FIRST_CALL, SCALING)
+CASE_NAMES = (*CASES, *RANK_CASES, RECORDER_CASE.name, MINI_BATCH_CASE.name, COMPILED_CASE.name, FIRST_CALL, SCALING)
 # torch.compile needs a C++ compiler and a minute.
-DEFAULT_NAMES = tuple(name for name in CASE_NAMES if name not in ("huge", COMPILED_CASE.name))
+DEFAULT_NAMES = tuple(name for name in CASE_NAMES if name not in ("huge", "huge-ranks", COMPILED_CASE.name))
 QUICK_NAMES = ("synthetic-2", "synthetic-10", "cora-2", "cora-10", "citeseer-2", SCALING)
 
 

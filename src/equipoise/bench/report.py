@@ -16,6 +16,7 @@ import numpy as np
 from rich.table import Table
 
 from equipoise.bench.cases import LINEAR_VARIABLES
+from equipoise.bench.ranks import RankRun
 from equipoise.errors import EquipoiseError
 
 EQUIPOISE, PYG = "equipoise", "PyG"  # the names of PyG's variants start with "PyG"
@@ -175,6 +176,7 @@ class BenchReport:
     first_call: FirstCall | None = None
     recorder: RecorderCost | None = None
     scaling: list[ScalingCurve] = field(default_factory=list)
+    ranks: list[RankRun] = field(default_factory=list)
     skipped: list[SkippedTask] = field(default_factory=list)
 
     def find_timing(self, case: str, threads: int = 1) -> Timing | None:
@@ -203,6 +205,7 @@ class BenchReport:
             first_call=FirstCall(**plain["first_call"]) if plain["first_call"] else None,
             recorder=RecorderCost(**plain["recorder"]) if plain["recorder"] else None,
             scaling=[ScalingCurve(**curve) for curve in plain["scaling"]],
+            ranks=[RankRun(**run) for run in plain.get("ranks", [])],
             skipped=[SkippedTask(**task) for task in plain["skipped"]],
         )
 
@@ -260,7 +263,7 @@ def report_tables(report: BenchReport) -> list[TextTable]:
     """Return the tables of a report, leaving out empty ones."""
     counts = dict.fromkeys(timing.threads for timing in report.timings)
     timings = (_timing_table([timing for timing in report.timings if timing.threads == count]) for count in counts)
-    others = (_isolated_table, _first_call_table, _recorder_table, _fit_table, _throughput_table)
+    others = (_isolated_table, _rank_table, _first_call_table, _recorder_table, _fit_table, _throughput_table)
     return [table for table in (*timings, *(make(report) for make in others)) if table.rows]
 
 
@@ -291,6 +294,21 @@ def _isolated_table(report: BenchReport) -> TextTable:
     headers = ("case", "implementation", "ms per epoch", "peak MiB beyond the data", "peak MiB of the process")
     title = f"One process per implementation ({EQUIPOISE}: median epoch, {PYG}: one epoch)"
     return TextTable(title, headers, rows, text_columns=2)
+
+
+def _rank_table(report: BenchReport) -> TextTable:
+    one = {run.case: run for run in report.ranks if run.ranks == 1}
+    rows = []
+    for run in report.ranks:
+        base = one.get(run.case)
+        speedup = f"{base.milliseconds / run.milliseconds:.2f} ×" if base else ""
+        memory = f"{max(run.peaks) / max(base.peaks):.2f}" if base else ""
+        sent = format_number(run.bytes_sent / MIB)
+        rows.append(
+            (run.case, str(run.ranks), format_number(run.milliseconds), speedup, _mib(max(run.peaks)), memory, sent)
+        )
+    headers = ("case", "ranks", "ms per epoch", "speed-up", "peak MiB of a rank", "ratio", "MiB exchanged per epoch")
+    return TextTable("One graph on several ranks of one thread", headers, rows)
 
 
 def _first_call_table(report: BenchReport) -> TextTable:

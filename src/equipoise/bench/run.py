@@ -21,6 +21,7 @@ from equipoise.bench.cases import (
     COMPILED_CASE,
     FIRST_CALL,
     MINI_BATCH_CASE,
+    RANK_CASES,
     RECORDER_CASE,
     SCALING,
     SCALING_SERIES,
@@ -28,6 +29,7 @@ from equipoise.bench.cases import (
     scaling_cases,
     scaling_value,
 )
+from equipoise.bench.ranks import measure_ranks
 from equipoise.bench.report import (
     EQUIPOISE,
     PYG,
@@ -73,6 +75,12 @@ def plan_tasks(
         elif name in OTHER_TIMINGS:
             case = OTHER_TIMINGS[name].quick() if quick else OTHER_TIMINGS[name]
             tasks.append((f"{name}, 1 thread", _timing(worker, name, case)))
+        elif name in RANK_CASES:
+            case, counts = RANK_CASES[name]
+            tasks += [
+                (f"{name}, {count} rank{'s' * (count > 1)}", _ranks(case.quick() if quick else case, count, isa))
+                for count in counts
+            ]
         elif name == SCALING:
             tasks += [(f"time over {variable}", _time_scaling(worker, variable, quick)) for variable in SCALING_SERIES]
             tasks.append(("memory over edges", _memory_scaling(worker, quick)))
@@ -209,6 +217,10 @@ def _isolated(worker: Worker, case: Case, implementation: str) -> Task:
     return lambda report: report.isolated.append(
         IsolatedRun(**worker("isolated", [case], implementation=implementation))
     )
+
+
+def _ranks(case: Case, ranks: int, isa: str) -> Task:
+    return lambda report: report.ranks.append(measure_ranks(case, ranks, isa_environment(isa)))
 
 
 def _recorder_cost(worker: Worker, case: Case) -> Task:

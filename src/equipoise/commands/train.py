@@ -35,6 +35,7 @@ MODEL_SETTINGS = (
     "share_weights",
     "bias",
     "activation",
+    "recompute",
     "seed",
 )
 
@@ -59,6 +60,9 @@ def train(
     share_weights: Annotated[bool, Option(help="One matrix for source and target nodes (gatv2, omega-gat).")] = True,
     bias: Annotated[bool, Option("--bias", help="Add biases to the layers.")] = False,
     activation: Annotated[str, Option(help=f"Activation: {_choices('activation')}.")] = "relu",
+    recompute: Annotated[
+        bool, Option("--recompute", help="Save memory: compute activations again in the backward pass.")
+    ] = False,
     seed: Annotated[int, Option(min=0, help="Seed of initialisation and dropout.")] = 0,
     data_root: DataRoot = None,
     parts: Annotated[
@@ -107,7 +111,14 @@ def train(
         features, classes = _sizes(data, part)
         widths = [features, *[width] * (layers - 1), classes]
         model = Stack(
-            kind, widths, heads, activation=activation, dropout=dropout, share_weights=share_weights, bias=bias
+            kind,
+            widths,
+            heads,
+            activation=activation,
+            dropout=dropout,
+            share_weights=share_weights,
+            bias=bias,
+            recompute=recompute,
         )
         initialize_(model, init, generator=torch.Generator().manual_seed(seed))
         torch.manual_seed(seed)

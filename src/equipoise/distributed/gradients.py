@@ -30,6 +30,9 @@ def sum_over_ranks(share: Tensor) -> Tensor:
     Returns:
         The sum, the same bits on every rank.
 
+    Raises:
+        DistributedError: if another rank fails or does not answer.
+
     Example:
         >>> share = torch.tensor(2.0, requires_grad=True)
         >>> sum_over_ranks(share)  # one process
@@ -57,6 +60,12 @@ def sum_gradients(model: nn.Module) -> None:
 
     Args:
         model: the model; on every rank the same parameters require gradients.
+
+    Returns:
+        None; the gradients are changed in place.
+
+    Raises:
+        DistributedError: if another rank fails or does not answer.
 
     Example:
         >>> model = nn.Linear(2, 1)

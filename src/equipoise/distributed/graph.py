@@ -79,7 +79,15 @@ class DistributedGraph:
         return append_halo(self.exchange, rows)
 
     def check_features(self, x: Any, layer: str) -> None:
-        """Raise :class:`GraphError` unless ``x`` has one row per own node."""
+        """Check that features have one row per own node.
+
+        Args:
+            x: the features.
+            layer: name of the layer, for the message.
+
+        Raises:
+            GraphError: if they have not.
+        """
         if not isinstance(x, Tensor) or x.dim() != 2 or x.size(0) != self.num_own:
             given = f"a tensor of shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
             raise GraphError(
@@ -88,7 +96,15 @@ class DistributedGraph:
             )
 
     def cached(self, key: Hashable, build: Callable[[], Any]) -> Any:
-        """A value that depends on the graph only; built by the first call."""
+        """A value that depends on the graph only; built by the first call.
+
+        Args:
+            key: tells several values apart.
+            build: computes the value.
+
+        Returns:
+            The value.
+        """
         if key not in self._cache:
             self._cache[key] = build()
         return self._cache[key]

@@ -199,7 +199,8 @@ class GATv2Function(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, dweight: Tensor | None) -> tuple[Any, ...]:
-        graph, (*inputs, mask), result = ctx.graph, ctx.saved_tensors[:5], AttentionTensors(*ctx.saved_tensors[5:])
+        saved = ctx.saved_tensors  # once: torch.utils.checkpoint recomputes them
+        graph, (*inputs, mask), result = ctx.graph, saved[:5], AttentionTensors(*saved[5:])
         options = AttentionOptions(ctx.slope, mask, ctx.relu)
         if not torch.is_grad_enabled():
             return None, *gatv2_gradients(graph, tuple(inputs), options, result, grad, dweight), None
@@ -227,7 +228,8 @@ class GATFunction(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, dweight: Tensor | None) -> tuple[Any, ...]:
-        graph, (*inputs, mask), result = ctx.graph, ctx.saved_tensors[:5], AttentionTensors(*ctx.saved_tensors[5:])
+        saved = ctx.saved_tensors  # once: torch.utils.checkpoint recomputes them
+        graph, (*inputs, mask), result = ctx.graph, saved[:5], AttentionTensors(*saved[5:])
         options = AttentionOptions(ctx.slope, mask, ctx.relu)
         if not torch.is_grad_enabled():
             return None, *gat_gradients(graph, tuple(inputs), options, result, grad, dweight), None

@@ -171,7 +171,8 @@ class _DotProductAttention(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, dalpha: Tensor | None) -> tuple[Any, ...]:
-        graph, features, dropout_mask = ctx.graph, ctx.saved_tensors[:3], ctx.saved_tensors[3]
+        tensors = ctx.saved_tensors  # once: torch.utils.checkpoint recomputes them
+        graph, features, dropout_mask = ctx.graph, tensors[:3], tensors[3]
         if torch.is_grad_enabled():  # create_graph=True
 
             def forward(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -180,7 +181,7 @@ class _DotProductAttention(Function):
                 return softmax_and_sum(graph, score, value, dropout_mask, relu=False)[0], alpha
 
             return None, *differentiable_gradients(forward, features, grad, dalpha), None, None
-        q, k, v, mask, *saved = flat_arrays(*ctx.saved_tensors)
+        q, k, v, mask, *saved = flat_arrays(*tensors)
         inputs, output = TransformerInputs(q, k, v, q.dtype.type(ctx.scale)), AttentionOutput(*saved)
         dout = np.zeros_like(output.out) if grad is None else flat_arrays(grad)[0]
         grads = OutputGradients(dout, None if dalpha is None else flat_arrays(dalpha)[0])

@@ -78,7 +78,8 @@ class PartSource:
         check_modules(model)
         check_equal_weights(model)
         tensors = {name: getattr(part, name) for name in ("x", "y", *(f"{split}_mask" for split in SPLITS))}
-        self.data = Data(edge_index=cast(Tensor, graph), **tensors)
+        # A single part is the whole graph, on which a stack runs as one function.
+        self.data = Data(edge_index=cast(Tensor, graph) if part.parts > 1 else part.edge_index, **tensors)
         with raise_on_all_ranks():
             check_graph(model, self.data)
         self.model, self.metric, self.loss, self.own = model, metric, loss, part.own
