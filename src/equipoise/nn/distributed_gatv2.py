@@ -122,29 +122,36 @@ class _OverlappedGATv2(Function):
         call, (x, weight, att, kept, out, alpha) = ctx.call, ctx.saved_tensors
         if torch.is_grad_enabled():  # create_graph=True
             return None, *differentiable_gradients(_differentiable(call), (x, weight, att), grad)
-        csr, exchange, shape = call.csr, call.graph.exchange, call.shape(weight)
-        own = csr.targets
-        source = kept
-        if len(kept) != csr.sources:
-            source = call.project(weight)
-            source[own:] = kept
-        dsource = torch.empty_like(source)
-        dsource[own:] = 0
-        inputs = call.inputs(source, att)
-        ds, g, o, a = flat_arrays(dsource, grad, out, alpha)
-        coefficients, datt = Coefficients(a, a, inputs.edge), PartialSums(csr, inputs.att)
-        output = Output(o, g, np.empty_like(g) if call.relu else g, call.relu)
-        scores = ScoreGradients(np.empty_like(a), np.empty(own * call.heads, np.bool_))
-        for_targets = (inputs, coefficients, output, scores, ds, shape)
-        run_kernel(datt.bind(gatv2.backward_targets), csr.by_target, *for_targets)
-        by_source = csr.by_source._replace(order=call.overlap.source_order)
-        for_sources = (inputs, a, output.dout, scores, reachable_sources(csr, scores.active), ds, shape)
-        run_ranges(gatv2.backward_sources, call.overlap.halo, by_source, *for_sources)
-        pending = exchange.start_backward(dsource[own:])
-        run_ranges(gatv2.backward_sources, call.overlap.own, by_source, *for_sources)
-        dz = exchange.add_(dsource[:own], pending.wait())
+        dz, datt = _attention_gradients(call, (weight, att, kept, out, alpha), grad)
         dx = dz @ weight if ctx.needs_input_grad[1] else None
-        return None, dx, call.features.weight_gradient(dz), torch.from_numpy(datt.total()).view_as(att)
+        return None, dx, call.features.weight_gradient(dz), datt
+
+
+def _attention_gradients(  # a function of its own, so that its arrays are freed before the products of the caller
+    call: _Call, saved: tuple[Tensor, ...], grad: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Gradients of the product x Wᵀ of own nodes, summed over ranks, and of this rank's attention vector."""
+    weight, att, kept, *output = saved
+    csr, exchange, shape, own = call.csr, call.graph.exchange, call.shape(weight), call.csr.targets
+    source = kept
+    if len(kept) != csr.sources:
+        source = call.project(weight)
+        source[own:] = kept
+    dsource = torch.empty_like(source)
+    dsource[own:] = 0
+    inputs = call.inputs(source, att)
+    ds, g, out, alpha = flat_arrays(dsource, grad, *output)
+    coefficients, datt = Coefficients(alpha, alpha, inputs.edge), PartialSums(csr, inputs.att)
+    sums = Output(out, g, np.empty_like(g) if call.relu else g, call.relu)
+    scores = ScoreGradients(np.empty_like(alpha), np.empty(own * call.heads, np.bool_))
+    for_targets = (inputs, coefficients, sums, scores, ds, shape)
+    run_kernel(datt.bind(gatv2.backward_targets), csr.by_target, *for_targets)
+    by_source = csr.by_source._replace(order=call.overlap.source_order)
+    for_sources = (inputs, alpha, sums.dout, scores, reachable_sources(csr, scores.active), ds, shape)
+    run_ranges(gatv2.backward_sources, call.overlap.halo, by_source, *for_sources)
+    pending = exchange.start_backward(dsource[own:])
+    run_ranges(gatv2.backward_sources, call.overlap.own, by_source, *for_sources)
+    return exchange.add_(dsource[:own], pending.wait()), torch.from_numpy(datt.total()).view_as(att)
 
 
 def _differentiable(call: _Call) -> Callable[..., Tensor]:
