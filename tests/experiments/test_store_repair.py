@@ -93,8 +93,9 @@ def test_flipped_bytes_never_change_a_result_in_silence(path, results, flips):
         if not message:
             assert found.keys() == results.keys()
             assert all(equal(found[key], result) for key, result in results.items())
-        elif start >= 100:  # the first 100 bytes are SQLite's header: another version, not a store
-            refused += 1
+            continue
+        refused += 1
+        if start >= 4096:  # the first page has SQLite's header and the list of tables; without it nothing is readable
             assert "remedy" in message
             assert check_store(path).problems, f"unnoticed by check: {message}"
             salvage, aside = repair_store(path)

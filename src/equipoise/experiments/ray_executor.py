@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ CONNECT_TIMEOUT = 10.0  # seconds
 POLL_INTERVAL = 1.0  # seconds after which the size of the cluster is checked again
 
 
-def ray_executor(address: str = "local", retries: int = RETRIES) -> Executor:
+def ray_executor(address: str = "local", retries: int = RETRIES, run_timeout: float | None = None) -> Executor:
     """Create an executor that runs specs as Ray tasks of one core each.
 
     All nodes need this package and the data; only the machine that runs the sweep needs the store.
@@ -30,6 +31,8 @@ def ray_executor(address: str = "local", retries: int = RETRIES) -> Executor:
         address: ``"local"`` for a temporary cluster on this machine; ``"auto"``, ``host:port`` or ``ray://host:port``
             for a running cluster.
         retries: how often a run is repeated whose worker or node was lost.
+        run_timeout: seconds after which a run is ended and counts as failed, the start of its worker and retries
+            included; ``None`` for no limit.
 
     Returns:
         The executor.
@@ -45,15 +48,22 @@ def ray_executor(address: str = "local", retries: int = RETRIES) -> Executor:
             task = ray.remote(num_cpus=1, max_retries=retries)(_run_single_threaded)
             pending = list(reversed(specs))
             running: dict[Any, RunSpec] = {}
+            start: dict[Any, float] = {}
             while pending or running:
                 # Submit only as many tasks as there are cores: submitted runs then are running ones, longest first.
                 while pending and len(running) < max(1, int(ray.cluster_resources().get("CPU", 0))):
                     spec = pending.pop()
-                    running[task.remote(run_function, spec)] = spec
+                    reference = task.remote(run_function, spec)
+                    running[reference], start[reference] = spec, time.monotonic()
                     yield spec
                 done, _ = ray.wait(list(running), num_returns=1, timeout=POLL_INTERVAL)
                 for reference in done:
                     yield _result(ray, reference, running.pop(reference), retries)
+                for reference in list(running):
+                    if run_timeout is not None and time.monotonic() - start[reference] > run_timeout:
+                        ray.cancel(reference, force=True)
+                        reason = f"time limit: not finished after {run_timeout:g} s (--run-timeout)"
+                        yield failed_result(running.pop(reference), reason)
         finally:
             ray.shutdown()
 

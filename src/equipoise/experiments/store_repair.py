@@ -139,6 +139,7 @@ def _open(path: Path) -> Iterator[sqlite3.Connection]:
     with TemporaryDirectory(prefix="equipoise-") as folder, closing(_connect(_complete(path, folder))) as connection:
         try:
             connection.execute("PRAGMA cell_size_check = ON")
+            connection.execute("PRAGMA writable_schema = ON")  # skips unreadable entries in the list of tables
             tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         except sqlite3.Error as error:
             raise StoreError(
