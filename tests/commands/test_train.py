@@ -7,8 +7,10 @@ import torch
 from typer.testing import CliRunner
 
 from equipoise.cli import app
+from equipoise.commands.terminal import epoch_bar
 from equipoise.errors import EquipoiseError, TrainingError
 from equipoise.nn.stack import Stack
+from equipoise.training.history import History
 
 
 def run(*arguments):
@@ -73,6 +75,25 @@ def test_full_disk_keeps_the_previous_model_and_the_numbers(tmp_path):
     assert "File too large" in str(result.exception)
     assert path.read_bytes() == b"kept"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_long_training_is_announced_before_the_first_epoch(monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("equipoise.training.loop.train", interrupted)
+    for arguments in (("--epochs", "99999999999999999999"), ("--layers", "100", "--epochs", "1000000")):
+        result = run(*arguments, "--init", "xav")
+        assert f"{arguments[-1]} epochs may take " in result.stderr
+    assert "years" not in result.stderr
+    assert "may take" not in run("--epochs", "5", "--init", "xav").stderr
+
+
+def test_slow_training_is_announced_once_its_speed_is_known(capsys):
+    with epoch_bar(1000) as on_epoch:
+        for epoch, seconds in ((1, 1.0), (2, 9.0), (3, 30.0)):
+            on_epoch(epoch, History(loss=[1.0], val_accuracy=[0.5], seconds=seconds))
+    assert capsys.readouterr().err.count("1000 epochs may take 1.2 h") == 1
 
 
 def test_bias_and_separate_weights(tmp_path):

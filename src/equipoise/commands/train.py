@@ -14,7 +14,8 @@ from equipoise.atomic_write import write_atomically
 from equipoise.commands.options import DataRoot
 from equipoise.commands.terminal import epoch_bar, spinner
 from equipoise.errors import TrainingError
-from equipoise.experiments.spec import CHOICES
+from equipoise.experiments.cost import rough_seconds
+from equipoise.experiments.spec import CHOICES, RunSpec
 
 if TYPE_CHECKING:
     from equipoise.training.history import History
@@ -67,7 +68,8 @@ def train(
         )
         initialize_(model, init, generator=torch.Generator().manual_seed(seed))
         torch.manual_seed(seed)
-    with epoch_bar(epochs) as on_epoch:
+    sizes = {"dataset": dataset, "kind": kind, "depth": layers, "width": width, "heads": heads, "epochs": epochs}
+    with epoch_bar(epochs, rough_seconds(RunSpec.from_dict({**sizes, "lr": 1.0}))) as on_epoch:
         history = train_model(
             model, data, optimizer=optimizer, lr=lr, epochs=epochs, weight_decay=weight_decay, on_epoch=on_epoch
         )
