@@ -69,6 +69,8 @@ MIGRATIONS = (
     """,
 )
 VERSION = len(MIGRATIONS)
+# What the sqlite3 module raises for damaged files: a damaged name in SQLite's message is not even text.
+DATABASE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 CHECKSUM_VERSION = 4  # the first version with checksums
 
 COLUMNS = (

@@ -28,6 +28,7 @@ from equipoise.experiments.schema import (
     CHECKSUM_VERSION,
     COLUMN_LIST,
     COLUMNS,
+    DATABASE_ERRORS,
     MIGRATIONS,
     SEAL,
     VERSION,
@@ -39,7 +40,7 @@ from equipoise.experiments.spec import RunSpec
 DEFAULT_PATH = Path("equipoise.sqlite")
 DAMAGE = (
     "malformed",
-    "decode to UTF-8",
+    "decode",
     "user-defined function",
     "no such",
     "duplicate column",
@@ -395,7 +396,7 @@ def _store_errors(path: Path) -> Iterator[None]:
     """Raise SQLite's errors as a :class:`StoreError` with a remedy."""
     try:
         yield
-    except sqlite3.Error as error:
+    except DATABASE_ERRORS as error:
         message, where = str(error), str(path)
         if "locked" in message or "busy" in message:
             what = "the store is locked: another process has been writing to it for too long"

@@ -26,6 +26,7 @@ from equipoise.experiments.schema import (
     CHECKED_COLUMNS,
     CHECKSUM_VERSION,
     COLUMNS,
+    DATABASE_ERRORS,
     VERSION,
     add_functions,
     row_checksum,
@@ -75,7 +76,7 @@ def check_store(path: Path) -> Salvage:
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             lines = [line for (line,) in connection.execute("PRAGMA integrity_check(20)")]
             salvage.problems += [f"SQLite: {line}" for line in lines if line != "ok"]
-        except sqlite3.Error as error:
+        except DATABASE_ERRORS as error:
             version = VERSION
             salvage.problems.append(f"SQLite: {error}")
         _read(connection, version >= CHECKSUM_VERSION, salvage)
@@ -141,7 +142,7 @@ def _open(path: Path) -> Iterator[sqlite3.Connection]:
             connection.execute("PRAGMA cell_size_check = ON")
             connection.execute("PRAGMA writable_schema = ON")  # skips unreadable entries in the list of tables
             tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        except sqlite3.Error as error:
+        except DATABASE_ERRORS as error:
             raise StoreError(
                 f"nothing in this file is readable: {error}", where=str(path), remedy="restore a copy of the file"
             ) from error
@@ -228,7 +229,7 @@ def _intact_rows(
     known = True
     try:
         last = connection.execute(f"SELECT max(rowid) FROM {table}").fetchone()[0] or 0
-    except sqlite3.Error as error:
+    except DATABASE_ERRORS as error:
         known, last = False, _size(connection) // MIN_ROW_SIZE
         salvage.problems.append(f"{table}: the number of rows is unknown: {error}")
     ranges, damaged = [(1, last)], 0
@@ -236,7 +237,7 @@ def _intact_rows(
         first, last = ranges.pop()
         try:
             rows = connection.execute(query, (first, last)).fetchall() if first <= last else []
-        except sqlite3.Error:
+        except DATABASE_ERRORS:
             if first < last:
                 middle = (first + last) // 2
                 ranges += [(middle + 1, last), (first, middle)]
