@@ -1,6 +1,5 @@
 import json
 import os
-import random
 import signal
 import time
 
@@ -71,29 +70,6 @@ def test_experiment_is_run_and_tabulated(folder):
     assert {key: result.when for key, result in stored_results("equipoise.sqlite").items()} == {
         key: result.when for key, result in results.items()
     }
-
-
-def test_sweep_survives_three_kills(folder):
-    """SIGKILL of the parent process: its workers end, too, and the next sweep resumes from their checkpoints."""
-    path = write_experiment(folder, epochs=200)
-    store, delays, remaining = folder / "equipoise.sqlite", random.Random(0), []
-    checkpoints = folder / "equipoise.sqlite.checkpoints"
-    for _ in range(3):
-        process = start_command(folder, "reproduce", str(path), "--jobs", "2")
-        wait_for(lambda: any(checkpoints.glob("*.pt")) if checkpoints.exists() else False, process)
-        time.sleep(delays.uniform(0.0, 0.6))
-        process.kill()
-        process.communicate()
-        assert has_ended(process.pid), "workers outlived their parent"
-        remaining.append(len(list(checkpoints.glob("*.pt"))) if checkpoints.exists() else 0)
-    assert any(remaining), "no run was interrupted"
-    process = start_command(folder, "reproduce", str(path), "--jobs", "2")
-    _, stderr = process.communicate(timeout=120)
-    assert process.returncode == 0, stderr
-    results = stored_results(store)
-    assert len(results) == RUNS
-    assert all(equal_results(results[spec.key], run(spec)) for spec in load_experiment(path).specs)
-    assert not checkpoints.exists()
 
 
 def test_two_sweeps_on_one_store(folder):

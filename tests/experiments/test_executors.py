@@ -4,7 +4,9 @@ import multiprocessing
 import os
 import signal
 import time
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -43,13 +45,14 @@ def test_run_is_repeated_when_its_process_dies(executor, tmp_path):
     assert {result.key: result.outcome for result in results} == {spec.key: "finished" for spec in SPECS}
 
 
-def test_run_that_always_kills_its_process_fails(executor, tmp_path):
+def test_run_that_always_kills_its_process_fails(executor, tmp_path, monkeypatch):
+    monkeypatch.setattr("equipoise.experiments.executors.MAX_KILLS", 2)
     specs = SPECS[1:3]
     results = [event for event in executor(specs, KillingRun(tmp_path, seed=1)) if isinstance(event, Result)]
     outcomes = {result.spec.seed: result for result in results}
     assert (outcomes[0].outcome, outcomes[1].outcome) == ("finished", "failed")
     assert len(list(tmp_path.iterdir())) == 2
-    assert "SIGKILL, 2 times" in outcomes[1].reason or "WorkerCrashedError" in outcomes[1].reason
+    assert "SIGKILL from outside, 2 times" in outcomes[1].reason or "WorkerCrashedError" in outcomes[1].reason
 
 
 def report_threads(spec: RunSpec) -> Result:
@@ -60,6 +63,48 @@ def test_runs_use_one_thread_in_another_process(executor):
     reasons = [event.reason.split() for event in executor(SPECS, report_threads) if isinstance(event, Result)]
     assert {tuple(reason[:2]) for reason in reasons} == {("1", "1")}
     assert str(os.getpid()) not in {reason[2] for reason in reasons}
+
+
+def faulty_run(spec: RunSpec) -> Result:
+    """Each seed has its own way to end its process, again and again."""
+    if spec.seed == 1:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    elif spec.seed == 2:
+        block = np.ones(100_000_000)  # 0.8 GB, really written
+        os.kill(os.getpid(), signal.SIGKILL if block.any() else 0)
+    elif spec.seed == 3:
+        time.sleep(600)
+    return failed_result(spec, "done")
+
+
+def test_crash_and_memory_are_told_apart(monkeypatch, caplog):
+    """The machine's memory is stated as 2 GB, so that a process of 1.2 GB is near the limit."""
+    monkeypatch.setattr("equipoise.experiments.executors.memory_limit", lambda: 2 * 10**9)
+    specs = [replace(SPECS[0], seed=seed) for seed in range(3)]
+    too_large = replace(SPECS[0], width=100_000_000)
+    events = list(process_executor(2)([*specs, too_large], faulty_run))
+    reasons = {event.spec: event.reason for event in events if isinstance(event, Result)}
+    assert len(reasons) == 4
+    assert reasons[specs[0]] == "done"
+    assert reasons[specs[1]] == "the process was killed by SIGSEGV, 2 times"
+    assert reasons[specs[2]].startswith("out of memory: the process was killed with 1.")
+    assert reasons[specs[2]].endswith(" GB in use, 2 times")
+    assert "seed 2: out of memory" in caplog.text
+    assert "the run is repeated without others beside it" in caplog.text
+    assert reasons[too_large].startswith("out of memory: the run needs about")
+    assert [event for event in events if event == too_large] == [too_large], "refused before it starts a process"
+    second = len(events) - 1 - events[::-1].index(specs[2])  # while the run is alone, no other one starts or ends
+    assert isinstance(events[second + 1], Result)
+    assert events[second + 1].spec == specs[2]
+
+
+def test_run_that_hangs_reaches_the_time_limit():
+    hanging, other = (replace(SPECS[0], seed=seed) for seed in (3, 0))
+    events = list(process_executor(1, run_timeout=1.0)([hanging, other], faulty_run))
+    assert events[::2] == [hanging, other]
+    assert events[1].outcome == "failed"
+    assert events[1].reason == "time limit: not finished after 1 s (--run-timeout)"
+    assert events[3].reason == "done"
 
 
 def sleep(spec: RunSpec) -> Result:

@@ -1,15 +1,19 @@
 """A cluster of two nodes on this machine, one of which is lost during the sweep."""
 
+import os
+import socket
 import sys
 import time
 
 import pytest
 
 from equipoise.errors import ClusterError
+from equipoise.experiments.parser import load_experiment
 from equipoise.experiments.ray_executor import ray_executor
 from equipoise.experiments.run import run
 from equipoise.experiments.store import Store
 from equipoise.experiments.sweep import SweepCallback, sweep
+from tests.commands.processes import RUNS, start_command, write_experiment
 from tests.experiments.workloads import CountingRun, equal_results, spec
 
 SPECS = [spec(depth=4, epochs=100, seed=seed, init=init) for seed in range(3) for init in ("xav", "bal-o")]
@@ -55,6 +59,58 @@ def test_no_cluster_at_the_address(address, tmp_path):
     pytest.importorskip("ray", reason="needs Ray: pip install 'equipoise[ray]'")
     with Store(tmp_path / "a.sqlite") as store, pytest.raises(ClusterError, match=r"no Ray cluster(.|\n)*ray start"):
         sweep(SPECS, store, ray_executor(address))
+
+
+def test_head_that_does_not_answer(tmp_path, monkeypatch):
+    """A listening socket accepts connections and stays silent, as a stopped head does."""
+    pytest.importorskip("ray", reason="needs Ray: pip install 'equipoise[ray]'")
+    monkeypatch.setattr("equipoise.experiments.ray_executor.CONNECT_TIMEOUT", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as head, Store(tmp_path / "a.sqlite") as store:
+        address = f"127.0.0.1:{head.getsockname()[1]}"
+        with pytest.raises(ClusterError, match=r"the head does not answer within 0.3 s"):
+            sweep(SPECS, store, ray_executor(address))
+        assert not store.outcomes()
+
+
+def test_other_versions_on_a_node_are_named_before_the_first_run(ray_cluster, tmp_path):
+    """The workers of the second node find the metadata of another torch first."""
+    metadata = tmp_path / "torch-9.9.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text("Metadata-Version: 2.1\nName: torch\nVersion: 9.9\n")
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    node = ray_cluster.add_node(num_cpus=1, env_vars={"PYTHONPATH": path})
+    try:
+        with Store(tmp_path / "a.sqlite") as store:
+            with pytest.raises(ClusterError, match=r": torch 9.9 instead of \d(.|\n)*install the same versions"):
+                sweep(SPECS, store, ray_executor(ray_cluster.address))
+            assert not store.outcomes()
+    finally:
+        ray_cluster.remove_node(node)
+
+
+@pytest.mark.slow
+def test_driver_is_killed_and_started_again(ray_cluster, tmp_path):
+    path = write_experiment(tmp_path, epochs=2000)
+    store, command = tmp_path / "equipoise.sqlite", ("reproduce", str(path), "--ray", ray_cluster.address)
+    process = start_command(tmp_path, *command)
+    while not (store.exists() and stored(store)):
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.1)
+    process.kill()
+    process.communicate()
+    before = stored(store)
+    process = start_command(tmp_path, *command)
+    stderr = process.communicate()[1]
+    assert process.returncode == 0, stderr
+    after = stored(store)
+    assert 0 < len(before) < len(after) == RUNS, "the driver was killed during the sweep"
+    assert all(after[key] == result for key, result in before.items()), "no stored run is run again"
+    assert all(equal_results(after[one.key], run(one)) for one in load_experiment(path).specs)
+
+
+def stored(path):
+    with Store(path) as store:
+        return store.results(curves=True)
 
 
 def test_ray_is_not_installed(monkeypatch):

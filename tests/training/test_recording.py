@@ -1,9 +1,11 @@
+import random
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from equipoise.errors import EquipoiseError
-from equipoise.training.recording import Record, Recording, chart_values
+from equipoise.errors import EquipoiseError, TrainingError
+from equipoise.training.recording import Record, Recording, chart_values, scalar_record
 
 
 @pytest.fixture
@@ -75,3 +77,28 @@ def test_missing_folder(recording, tmp_path):
 def test_chart_values_are_per_layer():
     tags = dict(chart_values([Record("balance/c", 3, np.array([1.0, -3.0])), Record("update/size", 12, np.array(0.5))]))
     assert tags == {"balance/layer03/c_max": 3.0, "balance/layer03/c_mean": 2.0, "update/layer12/size": 0.5}
+
+
+def test_flipped_bytes_and_truncation_are_noticed(tmp_path):
+    """Every change of the file gives the same recording or a named error."""
+    recording = Recording(("a", "b"))
+    for epoch in range(1, 9):
+        recording.add(
+            epoch, [Record("balance/c", 1, np.arange(5.0) * epoch), scalar_record("train/loss", 0, 1 / epoch)]
+        )
+    content, places, refused = recording.to_bytes(), random.Random(0), 0
+    path = tmp_path / "damaged.npz"
+    for case in range(200):
+        damaged = bytearray(content)
+        if case < 20:
+            del damaged[places.randrange(len(content)) :]
+        else:
+            damaged[places.randrange(len(content))] ^= places.randrange(1, 256)
+        path.write_bytes(damaged)
+        try:
+            loaded = Recording.load(path)
+        except TrainingError:
+            refused += 1
+        else:
+            pd.testing.assert_frame_equal(loaded.frame(), recording.frame())
+    assert refused > 100

@@ -109,17 +109,21 @@ def format_duration(seconds: float) -> str:
         seconds: The duration.
 
     Returns:
-        The duration in seconds, minutes, hours or days.
+        The duration in seconds, minutes, hours, days or years.
 
     Example:
         >>> format_duration(8), format_duration(90), format_duration(5 * 3600 + 60), format_duration(60 * 3600)
         ('8 s', '2 min', '5.0 h', '2.5 days')
+        >>> format_duration(1e18)
+        '3.17e+10 years'
     """
     if seconds < 60:
         return f"{seconds:.0f} s"
     if seconds < 3600:
         return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
+    if seconds < 48 * 3600:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86400:.1f} days" if seconds < 2 * 365 * 86400 else f"{seconds / 86400 / 365:.3g} years"
 
 
 def _split(text: str) -> list[str]:

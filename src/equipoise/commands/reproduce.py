@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -53,6 +55,10 @@ def reproduce(
         str | None,
         Option(metavar="ADDRESS", help="Run on the Ray cluster at this address, or `local`.", show_default=False),
     ] = None,
+    run_timeout: Annotated[
+        float | None,
+        Option(min=1, metavar="SECONDS", help="End a run after this time; it counts as failed.", show_default=False),
+    ] = None,
     store: StoreFile = DEFAULT_STORE,
     retry: Annotated[
         str | None,
@@ -89,18 +95,19 @@ def reproduce(
     elif dry_run:
         _list_missing_runs(experiments, store, retry == "failed", as_json)
     else:
-        _run(experiments, store, _executor(jobs, ray), retry=retry == "failed", figure=figure, as_json=as_json)
+        executor = _executor(jobs, ray, run_timeout)
+        _run(experiments, store, executor, retry=retry == "failed", figure=figure, as_json=as_json)
 
 
-def _executor(jobs: int | None, ray: str | None) -> Executor:
+def _executor(jobs: int | None, ray: str | None, run_timeout: float | None) -> Executor:
     with spinner("loading torch and PyG …"):
         if ray is None:
             from equipoise.experiments.executors import process_executor
 
-            return process_executor(jobs)
+            return process_executor(jobs, run_timeout)
         from equipoise.experiments.ray_executor import ray_executor
 
-        return ray_executor(ray)
+        return ray_executor(ray, run_timeout=run_timeout)
 
 
 def _run(
@@ -120,7 +127,7 @@ def _run(
     with Store(path) as store:
         cells = [frozenset(spec.key for spec in cell.specs) for e in experiments for cell in e.cells if cell.specs]
         try:
-            with _progress_display(cells, set(store.outcomes())) as callback:
+            with _stop_on_sigterm(), _progress_display(cells, set(store.outcomes())) as callback:
                 sweep(specs, store, executor, callback, recording_plans=recording_plans(experiments), retry=retry)
         except KeyboardInterrupt:
             done = sum(spec.key in store.outcomes() for spec in specs)
@@ -141,7 +148,25 @@ def _run(
     if failures:
         reasons = "\n".join(f"  {result.spec.label}: {result.reason}" for result in failures)
         typer.echo(f"{len(failures)} runs failed; --retry failed repeats them:\n{reasons}", err=True)
+        if memory := sum(result.reason.startswith("out of memory") for result in failures):
+            hint = "on a machine with more memory, or one at a time: add  --retry failed --jobs 1"
+            typer.echo(f"{memory} of them ran out of memory; repeat them {hint}", err=True)
+        if late := sum(result.reason.startswith("time limit") for result in failures):
+            typer.echo(f"{late} of them reached --run-timeout; add  --retry failed  and a longer one", err=True)
         raise typer.Exit(1)
+
+
+@contextmanager
+def _stop_on_sigterm() -> Iterator[None]:
+    """Let SIGTERM, which batch systems send before they end a job, stop the sweep as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

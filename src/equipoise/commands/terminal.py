@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from equipoise.experiments.spec import RunSpec
     from equipoise.training.history import History
 
+LONG = 3600.0  # seconds of work that deserve a warning before it starts
+MEASURED = 2.0  # seconds of training after which its speed is known
+
 CellKeys = Sequence[frozenset[str]]  # for each cell the keys of its runs
 
 
@@ -49,13 +52,41 @@ def progress_bars() -> Progress:
     return Progress(*columns, console=console, disable=not console.is_terminal)
 
 
+def warn_if_long(seconds: float, what: str) -> bool:
+    """Print an estimated duration if it is longer than :data:`LONG`, also where no progress bar is shown.
+
+    Args:
+        seconds: estimate.
+        what: the work, the beginning of a sentence.
+
+    Returns:
+        Whether it is.
+    """
+    if seconds > LONG:
+        typer.echo(f"{what} may take {format_duration(seconds)}; Ctrl-C stops", err=True)
+    return seconds > LONG
+
+
 @contextmanager
-def epoch_bar(epochs: int) -> Iterator[Callable[[int, History], None]]:
-    """Show a progress bar over epochs; yields a callback for ``on_epoch``."""
+def epoch_bar(epochs: int, estimate: float = 0.0) -> Iterator[Callable[[int, History], None]]:
+    """Show a progress bar over epochs, and warn of a training that takes hours.
+
+    Args:
+        epochs: number of epochs.
+        estimate: rough estimate of all epochs, in seconds, for a warning before the first of them has ended.
+
+    Yields:
+        A callback for ``on_epoch``. It measures the duration of an epoch and warns if the estimate did not.
+    """
+    warned = warn_if_long(estimate, f"{epochs} epochs")
     with progress_bars() as progress:
         task = progress.add_task("epoch", total=epochs, status="")
 
         def on_epoch(epoch: int, history: History) -> None:
+            nonlocal warned
+            if not warned and history.seconds >= MEASURED:
+                warned = True
+                warn_if_long(history.seconds / epoch * epochs, f"{epochs} epochs")
             status = f"loss {history.loss[-1]:.4f}  validation {100 * history.val_accuracy[-1]:.1f} %"
             progress.update(task, completed=epoch, status=status)
 
@@ -73,10 +104,11 @@ class SweepProgress(SweepCallback):
         self.start = clock()
 
     def on_sweep_start(self, todo: Sequence[RunSpec]) -> None:
-        """Start counting; runs that are repeated no longer count as done."""
-        from equipoise.experiments.cost import relative_cost
+        """Start counting; runs that are repeated no longer count as done. Warn of a sweep that takes hours."""
+        from equipoise.experiments.cost import SECONDS_PER_COST, relative_cost
 
         self.todo = {spec.key: relative_cost(spec) for spec in todo}
+        warn_if_long(SECONDS_PER_COST * sum(self.todo.values()), f"on one core, {len(todo)} runs")
         self.done -= self.todo.keys()
         self.start = self.clock()
 

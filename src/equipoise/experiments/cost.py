@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 # Approximate relative times per operation, accurate enough to start the long runs first.
 RELATIVE_COSTS = (1e5, 0.05, 0.5, 1.0)
 
+SECONDS_PER_COST = 1e-9  # order of magnitude on a current core: 27 ms for an epoch of 10 layers on Cora
+
 CostFactors = Mapping[str, NDArray[np.float64]]  # kind of layer → seconds per operation of each type
+
+PROCESS_MEMORY = 500e6  # bytes of a process that has imported torch and PyG and loaded a small graph
+MOMENTS = {"sgd": 0, "rmsprop": 1, "adagrad": 1}  # tensors that an optimizer keeps per parameter; others keep two
+INPUT_COPIES = 4  # arrays of the size of the dense input features that exist while a data set is loaded
 
 FEATURE_DENSITY = 0.01  # fraction of non-zero features, about that of citation graphs
 TIMED_EPOCHS = 5  # epochs timed per network, after a first one to warm up
@@ -70,6 +76,30 @@ def epoch_operations(spec: RunSpec, graph: GraphSize | None = None) -> tuple[flo
     return layers, products, features, messages
 
 
+def estimate_memory(spec: RunSpec, graph: GraphSize | None = None) -> float:
+    """Estimate the largest memory of a process that executes this run; real runs need about this much or more.
+
+    Counted are Python with torch, the input features, the weights with their gradients, the best weights and the
+    optimizer's moments, and the features of every layer.
+
+    Args:
+        spec: the run.
+        graph: sizes of the graph; by default those of the run's data set.
+
+    Returns:
+        Bytes.
+
+    Example:
+        >>> round(estimate_memory(RunSpec(dataset="cora", depth=10, lr=0.1)) / 1e6)
+        570
+    """
+    graph = graph or dataset_info(spec.dataset)
+    _, products, features, _ = epoch_operations(spec, graph)
+    copies = 3 + MOMENTS.get(spec.optimizer, 2)
+    inputs = INPUT_COPIES * graph.nodes * graph.features
+    return PROCESS_MEMORY + 4 * (inputs + copies * products / graph.nodes + features)
+
+
 def relative_cost(spec: RunSpec) -> float:
     """Estimate the cost of a whole run in arbitrary units.
 
@@ -86,6 +116,22 @@ def relative_cost(spec: RunSpec) -> float:
     """
     operations = zip(RELATIVE_COSTS, epoch_operations(spec), strict=True)
     return spec.epochs * sum(cost * count for cost, count in operations)
+
+
+def rough_seconds(spec: RunSpec) -> float:
+    """Estimate the duration of a run on one core of a current processor without a calibration, within a factor of ten.
+
+    Args:
+        spec: the run.
+
+    Returns:
+        Seconds, if the run needs all its epochs.
+
+    Example:
+        >>> 60 < rough_seconds(RunSpec(dataset="cora", depth=10, lr=0.1, epochs=5000)) < 600
+        True
+    """
+    return SECONDS_PER_COST * relative_cost(spec)
 
 
 def estimate_seconds(spec: RunSpec, factors: CostFactors) -> float:

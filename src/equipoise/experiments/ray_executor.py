@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import socket
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,15 +15,17 @@ import torch
 from equipoise.data.files import DATA_VARIABLE
 from equipoise.errors import ClusterError
 from equipoise.experiments.executors import Events, Executor, RunFunction
-from equipoise.experiments.result import Result, failed_result
+from equipoise.experiments.result import Result, failed_result, library_versions
 from equipoise.experiments.spec import RunSpec
 
 RETRIES = 3
 CONNECT_TIMEOUT = 10.0  # seconds
+START_TIMEOUT = 300.0  # seconds until a node has started a worker process
+HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # and an empty SETTINGS frame
 POLL_INTERVAL = 1.0  # seconds after which the size of the cluster is checked again
 
 
-def ray_executor(address: str = "local", retries: int = RETRIES) -> Executor:
+def ray_executor(address: str = "local", retries: int = RETRIES, run_timeout: float | None = None) -> Executor:
     """Create an executor that runs specs as Ray tasks of one core each.
 
     All nodes need this package and the data; only the machine that runs the sweep needs the store.
@@ -30,30 +34,41 @@ def ray_executor(address: str = "local", retries: int = RETRIES) -> Executor:
         address: ``"local"`` for a temporary cluster on this machine; ``"auto"``, ``host:port`` or ``ray://host:port``
             for a running cluster.
         retries: how often a run is repeated whose worker or node was lost.
+        run_timeout: seconds after which a run is ended and counts as failed, the start of its worker and retries
+            included; ``None`` for no limit.
 
     Returns:
         The executor.
 
     Raises:
-        ClusterError: If Ray is not installed, or there is no cluster at the address.
+        ClusterError: If Ray is not installed, there is no cluster at the address, its head does not answer, or a node
+            has other library versions.
     """
     ray = _import_ray()
 
     def execute(specs: Sequence[RunSpec], run_function: RunFunction) -> Events:
         _connect(ray, address)
         try:
+            _check_versions(ray, address)
             task = ray.remote(num_cpus=1, max_retries=retries)(_run_single_threaded)
             pending = list(reversed(specs))
             running: dict[Any, RunSpec] = {}
+            start: dict[Any, float] = {}
             while pending or running:
                 # Submit only as many tasks as there are cores: submitted runs then are running ones, longest first.
                 while pending and len(running) < max(1, int(ray.cluster_resources().get("CPU", 0))):
                     spec = pending.pop()
-                    running[task.remote(run_function, spec)] = spec
+                    reference = task.remote(run_function, spec)
+                    running[reference], start[reference] = spec, time.monotonic()
                     yield spec
                 done, _ = ray.wait(list(running), num_returns=1, timeout=POLL_INTERVAL)
                 for reference in done:
                     yield _result(ray, reference, running.pop(reference), retries)
+                for reference in list(running):
+                    if run_timeout is not None and time.monotonic() - start[reference] > run_timeout:
+                        ray.cancel(reference, force=True)
+                        reason = f"time limit: not finished after {run_timeout:g} s (--run-timeout)"
+                        yield failed_result(running.pop(reference), reason)
         finally:
             ray.shutdown()
 
@@ -93,14 +108,61 @@ def _connect(ray: Any, address: str) -> None:
         ray.init(address, runtime_env={"env_vars": variables}, **options)
     except (OSError, ValueError, RuntimeError) as error:  # ConnectionError is an OSError
         raise ClusterError(
-            f"there is no Ray cluster at {address}: {str(error).splitlines()[0]}",
+            f"there is no Ray cluster at {address}: {(str(error).splitlines() or [repr(error)])[0]}",
             where=f"--ray {address}",
             remedy="start one with `ray start --head` (docs/guide/cluster.md), or use --ray local",
         ) from error
 
 
 def _check_reachable(address: str) -> None:
-    """Fail fast if no server answers; ``ray.init`` would wait for minutes."""
+    """Fail fast if no server answers; ``ray.init`` would wait for minutes, and then end the process.
+
+    Ray speaks gRPC, so that a head which is alive answers the first bytes of HTTP/2 at once. A host that is stopped
+    or overloaded accepts the connection, but stays silent.
+
+    Raises:
+        TimeoutError: If the head stays silent.
+    """
     host, _, port = address.removeprefix("ray://").rpartition(":")
-    if host:
-        socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT).close()
+    if not host:
+        return
+    try:
+        with socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT) as connection:
+            connection.sendall(HTTP2_PREFACE)
+            connection.recv(1)
+    except TimeoutError as error:
+        raise TimeoutError(f"the head does not answer within {CONNECT_TIMEOUT:g} s") from error
+
+
+def _node_versions() -> dict[str, str]:
+    return library_versions()
+
+
+def _check_versions(ray: Any, address: str) -> None:
+    """Compare the library versions of every node with those of this process, before the first run."""
+    strategy = importlib.import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
+    names, tasks = {}, {}
+    for node in ray.nodes():
+        if node["Alive"]:
+            options = {"num_cpus": 0, "scheduling_strategy": strategy(node["NodeID"], soft=False)}
+            names[node["NodeID"]] = node["NodeManagerHostname"]
+            tasks[node["NodeID"]] = ray.remote(**options)(_node_versions).remote()
+    own, problems = library_versions(), []
+    for identifier, task in tasks.items():
+        try:
+            other = ray.get(task, timeout=START_TIMEOUT)
+        except ray.exceptions.GetTimeoutError:
+            problems.append(f"{names[identifier]}: no worker process starts within {START_TIMEOUT:g} s")
+        except ray.exceptions.RayTaskError as error:
+            problems.append(f"{names[identifier]}: equipoise cannot be imported: {error.cause!r}")
+        except ray.exceptions.RayError:
+            continue  # the node has just left
+        else:
+            different = [name for name in own if own[name] != other.get(name)]
+            problems += [f"{names[identifier]}: {name} {other.get(name)} instead of {own[name]}" for name in different]
+    if problems:
+        raise ClusterError(
+            "nodes of the cluster cannot give the same numbers as this machine:\n    " + "\n    ".join(problems),
+            where=f"--ray {address}",
+            remedy="install the same versions on every node",
+        )

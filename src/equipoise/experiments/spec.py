@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
+from functools import cached_property
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
@@ -177,7 +178,7 @@ class RunSpec:
                 remedy=f"leave out beta, or choose init from: {', '.join(BALANCED_SCHEMES)}",
             )
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Identifier of the run, equal on all machines: 16 hex digits of the SHA-256 of the canonical form.
 

@@ -10,15 +10,17 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Final, Protocol
 
 import numpy as np
 from scipy import stats
 
 from equipoise.experiments.experiment import Cell, Coordinates, Experiment
-from equipoise.experiments.spec import RunSpec
+from equipoise.experiments.spec import FIELDS, RunSpec
 
 EXCLUDED_OUTCOMES = ("failed", "interrupted")
+OTHER_SETTINGS = attrgetter(*(name for name in FIELDS if name != "epochs"))  # all settings but the number of epochs
 REFERENCE_SCHEME: Final = "xav"  # other schemes are compared with it
 
 
@@ -188,8 +190,8 @@ def match_epochs(experiment: Experiment, results: Iterable[RunResult], epochs: i
     specs = experiment.specs
     own = {spec.epochs for spec in specs}
     if epochs is None and len(own) == 1:
-        runs = {replace(spec, epochs=1) for spec in specs}
-        counts = Counter(result.spec.epochs for result in results if replace(result.spec, epochs=1) in runs)
+        runs = {OTHER_SETTINGS(spec) for spec in specs}
+        counts = Counter(result.spec.epochs for result in results if OTHER_SETTINGS(result.spec) in runs)
         epochs = counts.most_common(1)[0][0] if counts and not own & counts.keys() else None
     return experiment.subset(epochs=epochs)
 
