@@ -100,7 +100,7 @@ def fallback_reason(
     """
     if isinstance(edge_index, DistributedGraph):
         edge_index.check_features(x, type(conv).__name__)
-        reason = fallback_reason(conv, x, edge_index.edge_index, *extras, edge_attr=edge_attr)
+        reason = fallback_reason(conv, x, edge_index.stored_edges, *extras, edge_attr=edge_attr)
         return _refuse(conv, reason or ("" if size is None else f"size={size}"))
     other = any(extra is not None for extra in extras)
     if other or not _fused_enabled():

@@ -157,10 +157,13 @@ class GraphEdges:
     """
 
     def __init__(self, conv: Any, edge_index: Tensor | DistributedGraph, sources: int, targets: int) -> None:
-        self._conv = conv
-        self._edge_index = edge_index.edge_index if isinstance(edge_index, DistributedGraph) else edge_index
+        self._conv, self._given = conv, edge_index
         self._self_loops: bool = getattr(conv, "add_self_loops", False)
         self.graph = graph_of_call(edge_index, sources, targets, self._self_loops)
+
+    @property
+    def _edge_index(self) -> Tensor:
+        return self._given.edge_index if isinstance(self._given, DistributedGraph) else self._given
 
     def _order(self, graph: CSRGraph) -> EdgeOrder:
         nodes = graph.sources if graph.sources == graph.targets else (graph.sources, graph.targets)

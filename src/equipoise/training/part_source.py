@@ -13,7 +13,7 @@ from torch_geometric.nn import MessagePassing
 from torch_geometric.nn import norm as pyg_norms
 
 from equipoise.distributed.gradients import check_equal_weights, sum_gradients, sum_over_ranks
-from equipoise.distributed.graph import DistributedGraph
+from equipoise.distributed.graph import DistributedGraph, inner_first
 from equipoise.distributed.part import Part
 from equipoise.distributed.process_group import TIMEOUT, all_agree, gather_objects, raise_on_all_ranks, sum_tensor_
 from equipoise.errors import TrainingError
@@ -74,15 +74,19 @@ class PartSource:
         *,
         timeout: float = TIMEOUT,
     ) -> None:
-        graph = DistributedGraph(part, timeout=timeout)
+        order = inner_first(part)
+        graph = DistributedGraph(part, order=order, timeout=timeout)
         check_modules(model)
         check_equal_weights(model)
         tensors = {name: getattr(part, name) for name in ("x", "y", *(f"{split}_mask" for split in SPLITS))}
-        # A single part is the whole graph, on which a stack runs as one function.
-        self.data = Data(edge_index=cast(Tensor, graph) if part.parts > 1 else part.edge_index, **tensors)
+        if part.parts == 1:  # the whole graph, on which a stack runs as one function
+            self.data, self.own = Data(edge_index=part.edge_index, **tensors), part.own
+        else:
+            ordered = {name: None if rows is None else rows[order] for name, rows in tensors.items()}
+            self.data, self.own = Data(edge_index=cast(Tensor, graph), **ordered), part.own[order]
         with raise_on_all_ranks():
             check_graph(model, self.data)
-        self.model, self.metric, self.loss, self.own = model, metric, loss, part.own
+        self.model, self.metric, self.loss = model, metric, loss
         targets = get_targets(self.data)
         self.nodes = {split: self.data[f"{split}_mask"].nonzero().view(-1) for split in SPLITS}
         self.targets = {split: targets[indices] for split, indices in self.nodes.items()}
@@ -91,7 +95,7 @@ class PartSource:
         if missing := [split for split in SPLITS if not self.totals[split]]:
             raise TrainingError(f"there is no target in the {missing[0]} set", remedy=f"check {missing[0]}_mask")
         call = model_caller(model)
-        x = None if takes_data(model) else select_features(model, part.x, sparse_features)
+        x = None if takes_data(model) else select_features(model, self.data.x, sparse_features)
         self.forward = ForwardPasses(model, lambda: call(self.data, x), agree=all_agree)
         self._checked = loss is not None
 
