@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench test test-slow check docs dist format clean
+.PHONY: help setup demo bench test test-slow fuzz check docs dist format clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ test: $(READY)  ## Run the tests (a few minutes)
 
 test-slow: $(READY)  ## Run all tests, the slow ones included, with coverage
 	$(BIN)/python -m pytest -n auto --cov=equipoise --cov-report=term:skip-covered
+
+fuzz: $(READY)  ## Try 100,000 malformed inputs (a quarter of an hour); prints the number per target
+	$(BIN)/python -m tests.fuzz
 
 check: $(READY)  ## Lint, check formatting, types and import contracts
 	$(BIN)/ruff check .

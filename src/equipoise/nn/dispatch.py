@@ -23,6 +23,7 @@ from equipoise.nn.arguments import (
     traced_reason,
 )
 from equipoise.nn.hooks import has_message_hooks
+from equipoise.nn.sparse_linear import check_sparse
 
 ENGINE_VARIABLE = "EQUIPOISE_ENGINE"
 ENGINES = ("fused", "reference")
@@ -80,6 +81,9 @@ def fallback_reason(
     Raises:
         GraphError: PyG does not accept the arguments either.
     """
+    for part in x if isinstance(x, tuple | list) else (x,):
+        if isinstance(part, Tensor) and part.layout != torch.strided and not torch.compiler.is_compiling():
+            check_sparse(part)
     if not _fused_enabled():
         return f"{ENGINE_VARIABLE}=reference"
     if any(extra is not None for extra in extras):

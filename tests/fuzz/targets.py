@@ -1,0 +1,7 @@
+"""All targets."""
+
+from __future__ import annotations
+
+from tests.fuzz.layers import LAYERS
+
+TARGETS = {target.name: target for target in (LAYERS,)}
