@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.fuzz.files import FILES
 from tests.fuzz.layers import LAYERS
 
-TARGETS = {target.name: target for target in (LAYERS,)}
+TARGETS = {target.name: target for target in (LAYERS, *FILES)}

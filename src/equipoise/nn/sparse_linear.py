@@ -84,7 +84,7 @@ def linear(lin: Linear, x: Tensor) -> Tensor:
 
 
 def check_sparse(x: Tensor) -> None:
-    """Check the indices of a sparse tensor, once per tensor: torch does not, and reads out of bounds where they are wrong.
+    """Check the indices of a sparse tensor, once per tensor: torch does not, and reads out of bounds if they are wrong.
 
     Args:
         x: a tensor of any layout.
