@@ -1,3 +1,6 @@
+import sqlite3
+from contextlib import closing
+
 import pytest
 from typer.testing import CliRunner
 
@@ -61,3 +64,24 @@ def test_other_files_are_not_imported(tmp_path):
     result = store("import", "text.sqlite")
     assert isinstance(result.exception, StoreError)
     assert "not a store" in str(result.exception)
+
+
+def test_check_and_repair(tmp_path):
+    with Store() as here:
+        here.merge([run(one) for one in SPECS])
+    assert store("check").stdout.endswith("4 runs, 12 curves and 0 recordings are readable\nintact\n")
+    assert "nothing to repair" in store("repair").stdout
+    with closing(sqlite3.connect("equipoise.sqlite")) as connection, connection:
+        connection.execute("UPDATE runs SET test_accuracy = 1.0 WHERE key = ?", (SPECS[1].key,))
+    for command in (("export", "results.csv"), ("import", "equipoise.sqlite", "--store", "other.sqlite")):
+        result = store(*command)
+        assert isinstance(result.exception, StoreError)
+        assert "equipoise store repair --store equipoise.sqlite" in str(result.exception)
+    assert not (tmp_path / "results.csv").exists()
+    checked = store("check")
+    assert checked.exit_code == 1
+    assert "to keep what is readable:  equipoise store repair" in checked.stderr
+    assert "1 runs were lost; the damaged file is now equipoise.sqlite.damaged" in store("repair").stdout
+    assert store("check").exit_code == 0
+    with Store() as here:
+        assert here.outcomes().keys() == {one.key for one in SPECS} - {SPECS[1].key}

@@ -1,11 +1,13 @@
 import json
+import resource
+from pathlib import Path
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
 from equipoise.cli import app
-from equipoise.errors import EquipoiseError
+from equipoise.errors import EquipoiseError, TrainingError
 from equipoise.nn.stack import Stack
 
 
@@ -35,6 +37,42 @@ def test_saves_the_best_model(tmp_path):
     assert run("--epochs", "4", "--save", str(path)).exit_code == 0
     state = torch.load(path, weights_only=True)
     Stack("gatv2", [500, 8, 8, 7]).load_state_dict(state)
+
+
+def test_model_that_cannot_be_saved_is_refused_before_training(tmp_path, monkeypatch):
+    def never(*_, **__):
+        raise AssertionError("training started")
+
+    monkeypatch.setattr("equipoise.training.loop.train", never)
+    (tmp_path / "kept.pt").write_bytes(b"kept")
+    for save, message in (
+        (tmp_path, f"{tmp_path} is a folder"),
+        (Path("/proc/model.pt"), "cannot be saved there"),  # a place that nobody can write to, root included
+        (Path("/proc/version"), "cannot be saved there"),
+    ):
+        result = run("--epochs", "1", "--save", str(save))
+        assert isinstance(result.exception, TrainingError), result.output
+        assert message in str(result.exception)
+    assert isinstance(run("--save", str(tmp_path / "kept.pt")).exception, AssertionError)
+    assert [file.name for file in tmp_path.iterdir()] == ["kept.pt"]
+    assert (tmp_path / "kept.pt").read_bytes() == b"kept"
+
+
+def test_full_disk_keeps_the_previous_model_and_the_numbers(tmp_path):
+    """A file-size limit refuses the write just as a full disk does."""
+    path = tmp_path / "model.pt"
+    path.write_bytes(b"kept")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        result = run("--epochs", "2", "--save", str(path))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "test accuracy" in result.stdout
+    assert isinstance(result.exception, TrainingError)
+    assert "File too large" in str(result.exception)
+    assert path.read_bytes() == b"kept"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_bias_and_separate_weights(tmp_path):

@@ -1,9 +1,14 @@
+import hashlib
+import io
 import logging
+import os
+import resource
+import signal
 
 import pytest
 import torch
 
-from equipoise.experiments.checkpoint import Checkpoint
+from equipoise.experiments.checkpoint import DIGITS, HEADER, Checkpoint
 from equipoise.experiments.run import run
 from equipoise.training.history import TrainingState
 from tests.experiments.workloads import equal_results, spec
@@ -42,41 +47,101 @@ def test_no_checkpoint_before_the_interval_has_passed(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_failed_save_keeps_the_previous_checkpoint(tmp_path, monkeypatch):
-    one = spec()
-    path = tmp_path / "one.pt"
-    checkpoint = Checkpoint(path, one.key)
-    state = TrainingState({}, {}, {"loss": [1.0]}, torch.get_rng_state())
-    checkpoint.save(state)
-    before = path.read_bytes()
+def state(loss=1.0, size=1):
+    return TrainingState({"weight": torch.arange(float(size))}, {}, {"loss": [loss]}, torch.get_rng_state())
 
-    def save_partially(saved, file):
-        file.write(b"partial")
-        raise Killed
 
-    monkeypatch.setattr(torch, "save", save_partially)
+def rewrite(path, saved):
+    """Replace the content of a checkpoint and its checksum."""
+    file = io.BytesIO()
+    torch.save(saved, file)
+    path.write_bytes(HEADER + hashlib.sha256(file.getvalue()).hexdigest().encode() + b"\n" + file.getvalue())
+
+
+def content(path):
+    return torch.load(io.BytesIO(path.read_bytes()[len(HEADER) + DIGITS + 1 :]), weights_only=True)
+
+
+def interrupted_run(path, **settings):
+    one = spec(**{"epochs": 6, "init": "bal-o", **settings})
     with pytest.raises(Killed):
-        checkpoint.save(state)
+        run(one, KillingCheckpoint(path, one.key, interval=0.0))
+    return one
+
+
+def test_kill_while_saving_keeps_the_previous_checkpoint(tmp_path):
+    """A process that dies between the write and the rename leaves the previous file and a temporary one."""
+    path = tmp_path / "one.pt"
+    Checkpoint(path, "key").save(state(loss=1.0))
+    if not (child := os.fork()):
+        os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        Checkpoint(path, "key").save(state(loss=2.0))
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert len(list(tmp_path.iterdir())) == 2
+    assert Checkpoint(path, "key").load().history == {"loss": [1.0]}
+
+
+def test_run_goes_on_without_a_checkpoint_when_the_disk_is_full(tmp_path, caplog):
+    """With a file-size limit, the operating system refuses the write just as on a full disk."""
+    path = tmp_path / "one.pt"
+    one = interrupted_run(path)
+    before = path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, limits[1]))
+    try:
+        with caplog.at_level(logging.WARNING):
+            result = run(one, Checkpoint(path, one.key, interval=0.0))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert equal_results(result, run(one))
+    assert caplog.text.count("the run goes on without") == 1, "one warning per run, not one per epoch"
+    assert "File too large" in caplog.text
+    assert [file.name for file in tmp_path.iterdir()] == ["one.pt"], "temporary files would fill the disk"
     assert path.read_bytes() == before
+
+
+def test_folder_that_cannot_be_created(tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    one = spec()
+    with caplog.at_level(logging.WARNING):
+        result = run(one, Checkpoint(tmp_path / "file" / "one.pt", one.key, interval=0.0))
+    assert result.outcome == "finished"
+    assert "the run goes on without" in caplog.text
+
+
+@pytest.mark.parametrize("position", [0, 30, 100, 2000, -5000, -1])
+def test_flipped_bytes_are_noticed_wherever_they_are(tmp_path, caplog, position):
+    path = tmp_path / "one.pt"
+    one = interrupted_run(path, epochs=5)
+    damaged = bytearray(path.read_bytes())
+    damaged[position] ^= 0x10
+    path.write_bytes(damaged)
+    with caplog.at_level(logging.WARNING):
+        assert Checkpoint(path, one.key).load() is None
+    assert "one.damaged, the run starts over" in caplog.text
+    assert (tmp_path / "one.damaged").read_bytes() == damaged
+    assert not path.exists()
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda path, saved: path.write_bytes(path.read_bytes()[:200]), "cannot be read"),
-        (lambda path, saved: path.write_text("not a checkpoint"), "cannot be read"),
-        (lambda path, saved: torch.save({"weights": torch.ones(2)}, path), "not a checkpoint of equipoise"),
-        (lambda path, saved: torch.save({**saved, "key": "0" * 16}, path), "another run"),
-        (lambda path, saved: torch.save({**saved, "versions": {"torch": "1.0"}}, path), "other library versions"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-200]), "checksum is wrong"),
+        (lambda path: path.write_bytes(b""), "does not begin like a checkpoint"),
+        (lambda path: path.write_text("not a checkpoint"), "does not begin like a checkpoint"),
+        (lambda path: torch.save(content(path), path), "does not begin like a checkpoint"),
+        (lambda path: rewrite(path, {"weights": torch.ones(2)}), "not a checkpoint of a run"),
+        (lambda path: rewrite(path, {**content(path), "key": "0" * 16}), "another run"),
+        (lambda path: rewrite(path, {**content(path), "versions": {"torch": "1.0"}}), "other library versions"),
+        (lambda path: rewrite(path, {**content(path), "state": {"no": "state"}}), "unreadable"),
     ],
-    ids=["truncated", "text", "foreign", "another run", "other versions"],
+    ids=["truncated", "empty", "text", "without checksum", "foreign", "another run", "other versions", "no state"],
 )
 def test_unusable_checkpoint_is_ignored_with_a_warning(tmp_path, caplog, damage, message):
-    one = spec(epochs=6, init="bal-o")
     path = tmp_path / "one.pt"
-    with pytest.raises(Killed):
-        run(one, KillingCheckpoint(path, one.key, interval=0.0))
-    damage(path, torch.load(path, weights_only=True))
+    one = interrupted_run(path)
+    damage(path)
     with caplog.at_level(logging.WARNING):
         assert equal_results(run(one, Checkpoint(path, one.key)), run(one))
     assert message in caplog.text

@@ -204,9 +204,10 @@ def test_merge_adds_missing_recordings(tmp_path, recorded):
 
 def test_migration_from_version_2(tmp_path, recorded):
     path = tmp_path / "old.sqlite"
-    Store(path).close()
-    with sqlite3.connect(path) as old:  # restore the schema of version 2
-        old.execute("DROP TABLE recordings")
+    with sqlite3.connect(path) as old:
+        for migration in MIGRATIONS[:2]:
+            old.executescript(migration)
+        old.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         old.execute("PRAGMA user_version = 2")
         old.execute("INSERT INTO running VALUES ('a key', 'then')")
     old.close()
@@ -215,3 +216,21 @@ def test_migration_from_version_2(tmp_path, recorded):
         store.put(recorded)
         assert list(store.recording_plans()) == [recorded.key]
         assert query(path, "PRAGMA user_version") == [(VERSION,)]
+
+
+def test_migration_adds_checksums_to_existing_rows(tmp_path, results, recorded):
+    path = tmp_path / "old.sqlite"
+    with Store(path) as store:
+        for result in (*results, recorded):
+            store.put(result)
+    before = dump(path)
+    with sqlite3.connect(path) as old:  # restore the schema of version 3
+        for table in ("runs", "curves", "recordings"):
+            old.execute(f"ALTER TABLE {table} DROP COLUMN checksum")
+        old.execute("ALTER TABLE runs DROP COLUMN arrays")
+        old.execute("PRAGMA user_version = 3")
+    old.close()
+    with Store(path) as store:
+        assert all(equal_results(store.results(curves=True)[result.key], result) for result in results)
+        assert store.recording(recorded.key) == recorded.recording
+    assert dump(path) == before

@@ -1,9 +1,10 @@
-"""``equipoise store``: export and import results."""
+"""``equipoise store``: export and import results; verify and repair the file."""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,7 +12,12 @@ from equipoise.commands.options import DEFAULT_STORE, StoreFile
 from equipoise.commands.terminal import spinner
 from equipoise.errors import StoreError
 
-app = typer.Typer(no_args_is_help=True, help="Export the results in a store to CSV, or merge results into it.")
+if TYPE_CHECKING:
+    from equipoise.experiments.store_repair import Salvage
+
+app = typer.Typer(
+    no_args_is_help=True, help="Export the results in a store to CSV, merge results into it, verify or repair it."
+)
 
 
 @app.command(epilog="Example:  equipoise store export results.csv")
@@ -65,3 +71,63 @@ def import_results(
                     counts = destination.merge(source.results(curves=True, recordings=True).values())
     summary = f"{counts.added} runs added, {counts.known} already there"
     typer.echo(summary + (f", {counts.replaced} failures replaced" if counts.replaced else ""))
+
+
+@app.command(epilog="Example:  equipoise store check --store sweep.sqlite")
+def check(store: StoreFile = DEFAULT_STORE) -> None:
+    """Verify every row of a store: checksums, settings, curves and recordings.
+
+    Changes nothing. Exits with 1 if the store is damaged.
+    """
+    with spinner("verifying the store …"):
+        from equipoise.experiments.store_repair import check_store
+
+        salvage = check_store(store)
+    typer.echo(_describe(store, salvage))
+    if salvage.problems:
+        _list_problems(salvage)
+        typer.echo(f"damaged; to keep what is readable:  {_command('repair', store)}", err=True)
+        raise typer.Exit(1)
+    typer.echo("intact")
+
+
+@app.command(epilog="Example:  equipoise store repair --store sweep.sqlite")
+def repair(store: StoreFile = DEFAULT_STORE) -> None:
+    """Salvage the readable runs of a damaged store.
+
+    The damaged file is kept as FILE.damaged. The next sweep repeats the runs
+    that were lost. An intact store stays as it is.
+    """
+    with spinner("reading the store …"):
+        from equipoise.experiments.store_repair import repair_store
+
+        salvage, damaged = repair_store(store)
+    if damaged is None:
+        typer.echo(f"{_describe(store, salvage)}\nintact, nothing to repair")
+        return
+    _list_problems(salvage)
+    typer.echo(_describe(store, salvage))
+    lost = ["runs were lost, but the file does not tell how many"] if salvage.lost is None else []
+    lost += [f"{salvage.lost} runs were lost"] if salvage.lost else []
+    lost += [f"{salvage.incomplete} runs lost a curve or recording"] if salvage.incomplete else []
+    typer.echo(f"{', '.join(lost) or 'no run was lost'}; the damaged file is now {damaged}")
+
+
+def _describe(path: Path, salvage: Salvage) -> str:
+    results = salvage.results.values()
+    curves, recordings = (
+        sum(len(result.curves) for result in results),
+        sum(bool(result.recording) for result in results),
+    )
+    return f"{path}: {len(results)} runs, {curves} curves and {recordings} recordings are readable"
+
+
+def _list_problems(salvage: Salvage) -> None:
+    shown = salvage.problems[:20]
+    typer.echo("\n".join(f"  {problem}" for problem in shown), err=True)
+    if len(salvage.problems) > len(shown):
+        typer.echo(f"  … and {len(salvage.problems) - len(shown)} more", err=True)
+
+
+def _command(name: str, store: Path) -> str:
+    return shlex.join(["equipoise", "store", name, *([] if store == DEFAULT_STORE else ["--store", str(store)])])

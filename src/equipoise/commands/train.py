@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from equipoise.atomic_write import write_atomically
 from equipoise.commands.options import DataRoot
 from equipoise.commands.terminal import epoch_bar, spinner
 from equipoise.errors import TrainingError
@@ -55,9 +58,8 @@ def train(
         from equipoise.nn.stack import Stack
         from equipoise.training.loop import train as train_model
 
-        if save is not None and not save.resolve().parent.is_dir():
-            folder = save.resolve().parent
-            raise TrainingError(f"there is no folder {folder}", where=f"--save {save}", remedy="create it first")
+        if save is not None:
+            check_writable(save)
         data = load_dataset(dataset, data_root)
         widths = [data.num_features, *[width] * (layers - 1), data.classes]
         model = Stack(
@@ -69,16 +71,50 @@ def train(
         history = train_model(
             model, data, optimizer=optimizer, lr=lr, epochs=epochs, weight_decay=weight_decay, on_epoch=on_epoch
         )
+    typer.echo(json.dumps(history.to_dict()) if as_json else _summary(history))
     if save is not None:
-        torch.save(history.best_state, save)
-    typer.echo(json.dumps(history.to_dict()) if as_json else _summary(history, save))
+        _save(history, save)
+        typer.echo(f"{'model':<20} {save}", err=as_json)
     if history.outcome == "diverged":
         raise typer.Exit(1)
     if history.outcome == "interrupted":
         raise typer.Exit(130)
 
 
-def _summary(history: History, save: Path | None) -> str:
+def check_writable(save: Path) -> None:
+    """Raise a :class:`TrainingError` unless a file of this name can be written, without touching an existing one."""
+    target, where = save.resolve(), f"--save {save}"
+    if not target.parent.is_dir():
+        raise TrainingError(f"there is no folder {target.parent}", where=where, remedy="create it first")
+    if target.is_dir():
+        raise TrainingError(f"{target} is a folder", where=where, remedy=f"name a file: {save / 'model.pt'}")
+    try:
+        if target.exists():
+            target.open("ab").close()
+        with NamedTemporaryFile(dir=target.parent, suffix=".tmp") as file:
+            file.write(b"equipoise")
+    except OSError as error:
+        raise TrainingError(
+            f"the model cannot be saved there: {error.strerror}", where=where, remedy="name a file in a writable folder"
+        ) from error
+
+
+def _save(history: History, save: Path) -> None:
+    import torch
+
+    file = io.BytesIO()
+    torch.save(history.best_state, file)
+    try:
+        write_atomically(save, file.getvalue())
+    except OSError as error:
+        raise TrainingError(
+            f"the model could not be saved: {error.strerror}",
+            where=f"--save {save}",
+            remedy="free disk space and run the command again: equal settings give equal weights",
+        ) from error
+
+
+def _summary(history: History) -> str:
     rows = {
         "outcome": history.outcome + (f": {history.reason}" if history.reason else ""),
         "test accuracy": f"{100 * history.best_test_accuracy:.1f} % at the best validation accuracy",
@@ -88,6 +124,4 @@ def _summary(history: History, save: Path | None) -> str:
         "final training loss": f"{history.loss[-1]:.4g}" if history.loss else "none",
         "time": f"{history.seconds:.1f} s, {1000 * history.seconds / max(history.epochs, 1):.1f} ms per epoch",
     }
-    if save is not None:
-        rows["model"] = str(save)
     return "\n".join(f"{name:<20} {value}" for name, value in rows.items())

@@ -8,10 +8,12 @@ column ``epochs`` is the number of epochs that were run.
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+from equipoise.atomic_write import write_atomically
 from equipoise.errors import EquipoiseError, StoreError
 from equipoise.experiments.result import LIBRARIES, OUTCOMES, Result
 from equipoise.experiments.spec import FIELDS, RunSpec
@@ -56,13 +58,14 @@ def write_csv(results: Iterable[Result], path: Path) -> int:
         StoreError: If the file cannot be written.
     """
     rows = [_row(result) for result in sorted(results, key=lambda result: result.key)]
+    file = io.StringIO()
+    plain = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+    quoted = csv.DictWriter(file, COLUMNS, lineterminator="\n", quoting=csv.QUOTE_ALL)
+    plain.writeheader()
+    for row in rows:  # the csv module does not quote a lone \r, which readers take for the end of a line
+        (quoted if any("\r" in text for text in row.values()) else plain).writerow(row)
     try:
-        with path.open("w", newline="", encoding="utf-8") as file:
-            plain = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-            quoted = csv.DictWriter(file, COLUMNS, lineterminator="\n", quoting=csv.QUOTE_ALL)
-            plain.writeheader()
-            for row in rows:  # the csv module does not quote a lone \r, which readers take for the end of a line
-                (quoted if any("\r" in text for text in row.values()) else plain).writerow(row)
+        write_atomically(path, file.getvalue())
     except OSError as error:
         raise StoreError(f"the table cannot be written: {error.strerror}", where=str(path)) from error
     return len(rows)

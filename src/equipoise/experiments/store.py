@@ -19,61 +19,32 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.errors import StoreError
+from equipoise.errors import EquipoiseError, StoreError
 from equipoise.experiments.recording_plan import RecordingPlan
 from equipoise.experiments.result import Curve, PackedRecording, Result
+from equipoise.experiments.schema import (
+    APPLICATION_ID,
+    CHECKED_COLUMNS,
+    CHECKSUM_VERSION,
+    COLUMN_LIST,
+    COLUMNS,
+    MIGRATIONS,
+    SEAL,
+    VERSION,
+    add_functions,
+    row_checksum,
+)
 from equipoise.experiments.spec import RunSpec
 
-APPLICATION_ID = 0x65717069  # "eqpi" in the file header marks a SQLite file as a store
-
-# Migration n turns version n into version n + 1; a new store runs all of them. Never edit one, only append.
-MIGRATIONS = (
-    """
-    CREATE TABLE runs (
-        key TEXT PRIMARY KEY,
-        spec TEXT NOT NULL,
-        outcome TEXT NOT NULL,
-        reason TEXT NOT NULL,
-        traceback TEXT NOT NULL,
-        test_accuracy REAL,
-        val_accuracy REAL,
-        best_epoch INTEGER,
-        epochs INTEGER NOT NULL,
-        seconds REAL NOT NULL,
-        machine TEXT NOT NULL,
-        versions TEXT NOT NULL,
-        "when" TEXT NOT NULL
-    );
-    CREATE TABLE curves (
-        key TEXT NOT NULL REFERENCES runs (key) ON DELETE CASCADE,
-        name TEXT NOT NULL,
-        compressed BLOB NOT NULL,
-        PRIMARY KEY (key, name)
-    );
-    """,
-    """
-    CREATE TABLE driver (pid INTEGER NOT NULL, host TEXT NOT NULL, since TEXT NOT NULL);
-    CREATE TABLE running (key TEXT PRIMARY KEY, since TEXT NOT NULL);
-    """,
-    """
-    CREATE TABLE recordings (
-        key TEXT PRIMARY KEY REFERENCES runs (key) ON DELETE CASCADE,
-        every INTEGER NOT NULL,
-        quantities TEXT NOT NULL,
-        packed BLOB NOT NULL
-    );
-    """,
-)
-VERSION = len(MIGRATIONS)
-
 DEFAULT_PATH = Path("equipoise.sqlite")
+DAMAGE = (
+    "malformed",
+    "decode to UTF-8",
+    "user-defined function",
+    "no such",
+    "duplicate column",
+)  # in SQLite's messages
 LOCK_TIMEOUT = 30.0  # seconds to wait for another writer; transactions are short
-
-COLUMNS = (
-    *("key", "spec", "outcome", "reason", "traceback", "test_accuracy", "val_accuracy"),
-    *("best_epoch", "epochs", "seconds", "machine", "versions", "when"),
-)
-_COLUMN_LIST = ", ".join(f'"{column}"' for column in COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -95,12 +66,13 @@ class Store:
     """Results by run key, at most one per run.
 
     Args:
-        path: the SQLite file.
+        path: the SQLite file. Every row has a checksum, which is verified when the row is read.
         create: create the file if it does not exist.
         timeout: seconds to wait for another process that is writing.
 
     Raises:
-        StoreError: If the file does not exist (with ``create=False``), is not a store, or comes from a later version.
+        StoreError: If the file does not exist (with ``create=False``), is not a store, is damaged, or comes from a
+            later version.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -116,7 +88,13 @@ class Store:
         self.path = Path(path)
         if not create and not self.path.exists():
             raise StoreError("the store does not exist", where=str(self.path), remedy="name one with --store")
+        if not create and self.path.is_file() and not self.path.stat().st_size:
+            raise StoreError(
+                "the store is an empty file", where=str(self.path), remedy="restore a copy, or name another"
+            )
         self._connection = _connect(self.path, timeout)
+        ((version,),) = self._query("PRAGMA user_version")
+        self._has_checksums = version >= CHECKSUM_VERSION  # a read-only store of an earlier version has none
 
     def __enter__(self) -> Store:
         return self
@@ -178,24 +156,24 @@ class Store:
         Returns:
             Results by run key.
         """
-        rows = self._query(f"SELECT {_COLUMN_LIST} FROM runs ORDER BY rowid")
         wanted = None if keys is None else set(keys)
-        selected = [dict(zip(COLUMNS, row, strict=True)) for row in rows if wanted is None or row[0] in wanted]
-        return {row["key"]: self._result(row, curves, recordings) for row in selected}
+        with self._snapshot():
+            rows = [row for row in self._runs() if wanted is None or row["key"] in wanted]
+            return {row["key"]: self._result(row, curves, recordings) for row in rows}
 
     def outcomes(self) -> dict[str, str]:
         """Return the outcomes of all runs by key."""
-        return dict(self._query("SELECT key, outcome FROM runs"))
+        return {row["key"]: row["outcome"] for row in self._runs()}
 
     def curves(self, key: str) -> dict[str, Curve]:
         """Return the curves of a run, one value per epoch."""
-        rows = self._query("SELECT name, compressed FROM curves WHERE key = ?", (key,))
-        return {name: np.frombuffer(zlib.decompress(compressed), dtype="<f4") for name, compressed in rows}
+        with self._snapshot():
+            return self._curves(key, self._arrays(key))
 
     def recording(self, key: str) -> PackedRecording | None:
         """Return the recording of a run, or ``None``."""
-        rows = self._query("SELECT every, quantities, packed FROM recordings WHERE key = ?", (key,))
-        return PackedRecording(RecordingPlan(rows[0][0], tuple(rows[0][1].split())), rows[0][2]) if rows else None
+        with self._snapshot():
+            return self._recording(key, self._arrays(key))
 
     def recording_plans(self) -> dict[str, RecordingPlan]:
         """Return the plans of all recordings by run key."""
@@ -226,21 +204,28 @@ class Store:
     def _insert(self, result: Result) -> None:
         placeholders = ", ".join("?" * len(COLUMNS))
         self._connection.execute("DELETE FROM runs WHERE key = ?", (result.key,))
-        self._connection.execute(f"INSERT INTO runs ({_COLUMN_LIST}) VALUES ({placeholders})", _row(result))
+        self._connection.execute(f"INSERT INTO runs ({COLUMN_LIST}) VALUES ({placeholders})", _row(result))
         self._insert_curves(result)
         self._insert_recording(result)
+        self._seal(result.key)
 
     def _insert_curves(self, result: Result) -> None:
         rows = [
             (result.key, name, zlib.compress(curve.astype("<f4").tobytes())) for name, curve in result.curves.items()
         ]
-        self._connection.executemany("INSERT INTO curves VALUES (?, ?, ?)", rows)
+        self._connection.executemany("INSERT INTO curves (key, name, compressed) VALUES (?, ?, ?)", rows)
 
     def _insert_recording(self, result: Result) -> None:
         if result.recording is not None:
             plan = result.recording.plan
             row = (result.key, plan.every, " ".join(plan.quantities), result.recording.packed)
-            self._connection.execute("INSERT INTO recordings VALUES (?, ?, ?, ?)", row)
+            statement = "INSERT INTO recordings (key, every, quantities, packed) VALUES (?, ?, ?, ?)"
+            self._connection.execute(statement, row)
+
+    def _seal(self, key: str) -> None:
+        """Write the checksums of a run's rows."""
+        for statement in SEAL:
+            self._connection.execute(statement, (key,))
 
     def _add_missing_arrays(self, result: Result) -> None:
         """Add curves and recording that the store lacks, if they belong to the same result."""
@@ -251,16 +236,83 @@ class Store:
                 self._insert_curves(result)
             if recording:
                 self._insert_recording(result)
+            self._seal(result.key)
+
+    def _runs(self) -> list[dict[str, Any]]:
+        """All rows of ``runs`` in order of insertion, verified."""
+        extra = ", arrays, checksum" if self._has_checksums else ", NULL, NULL"
+        with self._snapshot():
+            rows = self._query(f"SELECT {COLUMN_LIST}{extra} FROM runs ORDER BY rowid")
+            ((count,),) = self._query("SELECT count(*) FROM runs")  # counts the entries of the index
+        for *values, checksum in rows:
+            self._verify(f"the row of run {values[0]}", values, checksum)
+        if len(rows) != count:
+            raise self._damage(f"{count} runs are in the index, but {len(rows)} in the table")
+        return [dict(zip((*COLUMNS, "arrays"), row[:-1], strict=True)) for row in rows]
 
     def _result(self, row: dict[str, Any], curves: bool, recordings: bool) -> Result:
-        key = row.pop("key")
-        row["spec"], row["versions"] = RunSpec.from_dict(json.loads(row["spec"])), json.loads(row["versions"])
-        recording = self.recording(key) if recordings else None
-        return Result(**row, curves=self.curves(key) if curves else {}, recording=recording)
+        key, arrays = row.pop("key"), row.pop("arrays")
+        try:
+            row["spec"], row["versions"] = RunSpec.from_dict(json.loads(row["spec"])), json.loads(row["versions"])
+        except (EquipoiseError, ValueError, TypeError) as error:
+            raise self._damage(f"the settings of run {key} are unreadable") from error
+        recording = self._recording(key, arrays) if recordings else None
+        return Result(**row, curves=self._curves(key, arrays) if curves else {}, recording=recording)
+
+    def _curves(self, key: str, arrays: str | None) -> dict[str, Curve]:
+        rows = self._array_rows("curves", key)
+        expected = None if arrays is None else set(arrays.split()) - {"recording"}
+        if expected is not None and {row[1] for row in rows} != expected:
+            raise self._damage(f"curves of run {key} are missing")
+        try:
+            return {name: unpack_curve(compressed) for _, name, compressed in rows}
+        except (zlib.error, ValueError, TypeError) as error:
+            raise self._damage(f"a curve of run {key} is unreadable") from error
+
+    def _recording(self, key: str, arrays: str | None) -> PackedRecording | None:
+        rows = self._array_rows("recordings", key)
+        if arrays is not None and ("recording" in arrays.split()) != bool(rows):
+            raise self._damage(f"the recording of run {key} is missing")
+        return PackedRecording(RecordingPlan(rows[0][1], tuple(rows[0][2].split())), rows[0][3]) if rows else None
+
+    def _array_rows(self, table: str, key: str) -> list[list[Any]]:
+        extra = "checksum" if self._has_checksums else "NULL"
+        rows = self._query(f"SELECT {CHECKED_COLUMNS[table]}, {extra} FROM {table} WHERE key = ?", (key,))
+        for *values, checksum in rows:
+            self._verify(f"a row of {table} of run {key}", values, checksum)
+        return [row[:-1] for row in rows]
+
+    def _arrays(self, key: str) -> str | None:
+        """Names of the curves and recordings of a run; ``None`` if that is unknown."""
+        if not self._has_checksums:
+            return None
+        rows = self._query("SELECT arrays FROM runs WHERE key = ?", (key,))
+        if not rows and self._query("SELECT 1 FROM runs NOT INDEXED WHERE key = ?", (key,)):
+            raise self._damage(f"the index has no entry of run {key}")
+        return rows[0][0] if rows else ""
+
+    def _verify(self, what: str, values: list[Any], checksum: str | None) -> None:
+        if self._has_checksums and row_checksum(*values) != checksum:
+            raise self._damage(f"{what} has a wrong checksum")
+
+    def _damage(self, what: str) -> StoreError:
+        return StoreError(f"the store is damaged: {what}", where=str(self.path), remedy=_repair_command(self.path))
 
     def _query(self, query: str, values: tuple[Any, ...] = ()) -> list[Any]:
         with _store_errors(self.path):
             return self._connection.execute(query, values).fetchall()
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[None]:
+        """Let several queries see the same state of the file, whatever another process writes."""
+        if self._connection.in_transaction:
+            yield
+            return
+        self._query("BEGIN")
+        try:
+            yield
+        finally:
+            self._query("ROLLBACK")
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -273,6 +325,11 @@ class Store:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
+
+
+def unpack_curve(compressed: bytes) -> Curve:
+    """Decompress a curve."""
+    return np.frombuffer(zlib.decompress(compressed), dtype="<f4")
 
 
 def _row(result: Result) -> list[Any]:
@@ -290,6 +347,7 @@ def _connect(path: Path, timeout: float) -> sqlite3.Connection:
         connection = sqlite3.connect(path, timeout=timeout, isolation_level=None)
         try:
             connection.execute("PRAGMA foreign_keys = ON")
+            add_functions(connection)
             _check_version(connection, path)
         except BaseException:
             connection.close()
@@ -342,13 +400,22 @@ def _store_errors(path: Path) -> Iterator[None]:
         if "locked" in message or "busy" in message:
             what = "the store is locked: another process has been writing to it for too long"
             remedy = "stop that process, or work on a copy of the file"
-        elif "not a database" in message or "malformed" in message:
+        elif "not a database" in message:
             what, remedy = "this file is not a store", "name another one with --store"
+        elif any(symptom in message for symptom in DAMAGE):
+            what, remedy = f"the store is damaged: {message}", _repair_command(path)
+        elif "full" in message or "I/O" in message:
+            what = f"the store cannot be written: {message}"
+            remedy = "free disk space, then run the same command again; what was stored before is intact"
         elif "unable to open" in message:
             what, remedy = "the store cannot be opened", "check that its folder exists and is writable"
         else:
             what, remedy = f"the store cannot be used: {message}", ""
         raise StoreError(what, where=where, remedy=remedy) from error
+
+
+def _repair_command(path: Path) -> str:
+    return f"`equipoise store repair --store {path}` keeps all readable runs; a sweep repeats the others"
 
 
 def _now() -> str:

@@ -64,7 +64,7 @@ def sweep_lock(store: Store, on_wait: Callable[[str], None]) -> Iterator[None]:
     Yields:
         Nothing; the lock is held inside the ``with`` block.
     """
-    lock = _file_lock(store.path)
+    lock = store_lock(store.path)
     try:
         lock.acquire(blocking=False)
     except Timeout:
@@ -81,7 +81,7 @@ def is_locked(path: Path) -> bool:
     """Check whether a sweep is running on the store at this path."""
     if not path.exists():
         return False
-    lock = _file_lock(path)
+    lock = store_lock(path)
     try:
         lock.acquire(blocking=False)
     except Timeout:
@@ -90,7 +90,8 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-def _file_lock(path: Path) -> FileLock:
+def store_lock(path: Path) -> FileLock:
+    """Return the lock of the store at this path, not yet acquired."""
     return FileLock(path.with_name(f"{path.name}.lock"))
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined
 from matplotlib.figure import Figure
 
+from equipoise.atomic_write import write_atomically
 from equipoise.errors import EquipoiseError, SpecError
 from equipoise.experiments.experiment import Cell, Experiment
 from equipoise.experiments.parser import experiment_names, further_experiment_names
@@ -73,7 +74,7 @@ def write_page(path: Path, reports: Sequence[ExperimentReport], store: Store) ->
         SpecError: if the file cannot be written.
     """
     try:
-        path.write_text(render_page(reports, store), encoding="utf-8")
+        write_atomically(path, render_page(reports, store))
     except OSError as error:
         raise SpecError(f"the page cannot be written: {error.strerror}", where=str(path)) from error
     return path

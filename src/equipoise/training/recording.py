@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from equipoise.atomic_write import write_atomically
 from equipoise.errors import TrainingError
 
 if TYPE_CHECKING:
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 FORMAT_VERSION = 1
+# Errors of NumPy and zipfile on files that are no recordings, truncated, or have flipped bytes.
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 RECORD_OVERHEAD = 250  # bytes of the Python objects around a record's values
 
 
@@ -117,7 +121,7 @@ class Recording:
         """
         path = Path(path)
         try:
-            path.write_bytes(self.to_bytes())
+            write_atomically(path, self.to_bytes())
         except OSError as error:
             raise TrainingError(
                 f"the recording cannot be written: {error}",
@@ -159,7 +163,7 @@ class Recording:
             with np.load(path, allow_pickle=False) as file:
                 columns = {name: file[name] for name in file.files}
             recording = cls._from_columns(columns)
-        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        except _UNREADABLE as error:
             where = "bytes" if isinstance(path, io.BytesIO) else str(path)
             raise TrainingError(
                 f"the recording cannot be read: {error}",
