@@ -1,3 +1,5 @@
+import io
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -75,3 +77,23 @@ def test_missing_folder(recording, tmp_path):
 def test_chart_values_are_per_layer():
     tags = dict(chart_values([Record("balance/c", 3, np.array([1.0, -3.0])), Record("update/size", 12, np.array(0.5))]))
     assert tags == {"balance/layer03/c_max": 3.0, "balance/layer03/c_mean": 2.0, "update/layer12/size": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("name", "array"),
+    [
+        ("values", np.array(3.0)),
+        ("values", np.arange(2.0)),
+        ("epoch", np.array([b"a", b"b", b"c", b"d"])),
+        ("neurons", np.full(4, 2**62)),
+        ("layers", np.array(7)),
+    ],
+)
+def test_arrays_of_another_kind_are_rejected(recording, name, array):
+    with np.load(io.BytesIO(recording.to_bytes())) as file:
+        columns = dict(file) | {name: array}
+    content = io.BytesIO()
+    np.savez(content, **columns)
+    content.seek(0)
+    with pytest.raises(EquipoiseError, match="the recording cannot be read"):
+        Recording.load(content)
