@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.fuzz.files import FILES
+from tests.fuzz.interface import INTERFACE
 from tests.fuzz.layers import LAYERS
 
-TARGETS = {target.name: target for target in (LAYERS, *FILES)}
+TARGETS = {target.name: target for target in (LAYERS, *INTERFACE, *FILES)}

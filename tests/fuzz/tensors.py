@@ -114,18 +114,21 @@ def sparse(dense: Tensor, layout: str) -> Tensor:
     return torch.sparse_csr_tensor(pointers, columns, values, dense.shape, check_invariants=False)
 
 
-def features(*shapes: tuple[int, ...], usual: int = 6, sparse: bool = True) -> st.SearchStrategy[Features]:
+def features(
+    *shapes: tuple[int, ...], usual: int = 6, sparse: bool = True, invalid: bool = True
+) -> st.SearchStrategy[Features]:
     """Descriptions of features, of the first shape and plain for the most part.
 
     Args:
         shapes: the usual shape, then others.
         usual: how many times as often the usual value of each property is drawn as each other value.
         sparse: whether sparse tensors are drawn.
+        invalid: whether sparse tensors with invalid indices are drawn.
 
     Returns:
         The strategy.
     """
-    layouts = (*STORED, *((*SPARSE, *INVALID_SPARSE) if sparse else ()))
+    layouts = (*STORED, *(SPARSE if sparse else ()), *(INVALID_SPARSE if sparse and invalid else ()))
     return st.builds(
         Features,
         shape=st.sampled_from([shapes[0]] * usual + list(shapes[1:])),
