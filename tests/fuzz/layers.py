@@ -361,4 +361,4 @@ def options(draw: st.DrawFn, layer: str, pair: bool) -> dict[str, Any]:
     return aggr | {"train_eps": flag, "eps": draw(st.sampled_from([0.0, -1.0, float("inf")]))}
 
 
-LAYERS = Target("fused layers", calls(), check, count=40_000)
+LAYERS = Target("fused layers", calls(), check, count=30_000)
