@@ -121,6 +121,8 @@ def _text(value: Any) -> str:
 
 
 def _result(row: Mapping[str, str]) -> Result:
+    if None in row or None in row.values():
+        raise StoreError("the row does not have as many fields as the header")
     spec = RunSpec(**{name: _value(row[column], _TYPES[name]) for column, name in SETTING_COLUMNS.items()})
     if spec.key != row["key"]:
         raise StoreError(f"the key {row['key']} does not match the settings, whose key is {spec.key}")

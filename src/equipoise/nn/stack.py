@@ -259,7 +259,7 @@ def _check_counts(widths: Sequence[int], heads: int, out_heads: int) -> None:
     counts: dict[str, object] = {f"widths[{i}]": width for i, width in enumerate(widths)}
     counts |= {"heads": heads, "out_heads": out_heads}
     for name, count in counts.items():
-        if not isinstance(count, Integral) or count < 1 or count >= MAX_WIDTH:
+        if not isinstance(count, Integral) or not 1 <= int(count) < MAX_WIDTH:
             raise ArchitectureError(
                 "widths and heads must be positive integers below 2³¹",
                 where=f"{name}={count!r}",
