@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench test test-slow check docs dist format clean
+.PHONY: help setup demo bench test test-slow fuzz check docs dist format clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ test: $(READY)  ## Run the tests (a few minutes)
 test-slow: $(READY)  ## Run all tests, the slow ones included, with coverage
 	$(BIN)/python -m pytest -n auto --cov=equipoise --cov-report=term:skip-covered
 
+fuzz: $(READY)  ## Try 116,400 malformed inputs (about half an hour); prints the number per target
+	$(BIN)/python -m tests.fuzz
+
 check: $(READY)  ## Lint, check formatting, types and import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -39,11 +42,12 @@ check: $(READY)  ## Lint, check formatting, types and import contracts
 docs: $(READY)  ## Build the documentation site into docs/_build/html; warnings are errors
 	$(BIN)/python -m sphinx -W --keep-going -j auto docs docs/_build/html
 
-dist: $(READY)  ## Build wheel and sdist, and test the wheel in an empty environment
+dist: $(READY)  ## Build wheel and sdist, test the wheel in an empty environment, and write its bill of materials
 	rm -rf dist build/wheel-test
 	$(BIN)/python -m build
 	$(PYTHON) -m venv build/wheel-test
 	build/wheel-test/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl
+	build/wheel-test/bin/python tools/bill_of_materials.py > dist/equipoise.cdx.json
 	cd build/wheel-test && bin/equipoise --version && bin/equipoise reproduce --dry-run sgd --dataset texas --seeds 1 \
 		&& bin/equipoise train --dataset synthetic-citation --layers 3 --init bal-o --lr 0.1 --epochs 5
 

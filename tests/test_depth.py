@@ -234,3 +234,15 @@ def test_errors_name_the_mistake(data):
         depth_check(build_stack, data, steps=0)
     with pytest.raises(TrainingError, match="the data have no y"):
         depth_check(build_stack, Data(x=data.x, edge_index=data.edge_index))
+
+
+def test_malformed_data_are_named(data):
+    with pytest.raises(TrainingError, match="the loader train has no batch"):
+        depth_check(build_stack, {"train": []}, depths=(2,), steps=1)
+    long = data.clone()
+    long.train_mask = torch.ones(NODES + 5, dtype=torch.bool)
+    with pytest.raises(TrainingError, match="train_mask does not fit"):
+        depth_check(build_stack, {"train": [long]}, depths=(2,), steps=1)
+    data.x = data.x[:, 0]
+    with pytest.raises(TrainingError, match=r"data\.x is float32\[60\]"):
+        depth_check(build_stack, data, depths=(2,), steps=1)

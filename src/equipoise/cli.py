@@ -12,6 +12,7 @@ from equipoise import __version__
 from equipoise.commands import bench, data, demo, discover, inspect, partition, report, reproduce, status, store, train
 from equipoise.commands.options import OptionalFileCommand
 from equipoise.errors import EquipoiseError
+from equipoise.inert_text import printable
 
 app = typer.Typer(
     name="equipoise",
@@ -87,6 +88,6 @@ def main() -> NoReturn:
     try:
         app()
     except EquipoiseError as error:
-        typer.secho(f"error: {error}", fg=typer.colors.RED, err=True)
+        typer.secho(f"error: {printable(str(error))}", fg=typer.colors.RED, err=True)
         sys.exit(2)
     sys.exit(0)

@@ -18,7 +18,7 @@ from torch_geometric.io import read_planetoid_data
 from torch_geometric.transforms import NormalizeFeatures
 
 from equipoise.data.load import ALLOWED_GLOBALS, SPLITS, read_heterophilous, read_planetoid, unpickle
-from equipoise.errors import DataOptionError, UnsafePickleError
+from equipoise.errors import DataError, DataOptionError, UnsafePickleError
 
 KEYS = ("x", "y", "edge_index", "train_mask", "val_mask", "test_mask")
 
@@ -185,7 +185,7 @@ def test_unknown_split_raises(split: Any) -> None:
 
 
 def test_pickled_objects_are_rejected() -> None:
-    with pytest.raises(ValueError, match="allow_pickle=False"):
+    with pytest.raises(DataError, match="allow_pickle=False"):
         read_heterophilous(npz(arrays(node_labels=np.array([{}] * 12, dtype=object))), "tiny")
 
 
@@ -196,3 +196,50 @@ def test_every_real_node_is_in_one_mask_per_split(real_data: Path, name: str) ->
         data = read_heterophilous(contents, name, split=split)
         uses = data.train_mask.long() + data.val_mask.long() + data.test_mask.long()
         assert bool((uses == 1).all())
+
+
+def bad_columns(matrix: csr_matrix) -> csr_matrix:
+    matrix.indices[0] = 10**6
+    return matrix
+
+
+@pytest.mark.parametrize(
+    ("part", "content"),
+    [
+        ("allx", b"not a pickle"),
+        ("allx", pickle.dumps(bad_columns(csr_matrix(np.ones((560, 30), np.float32))))),
+        ("ally", pickle.dumps(np.ones(3))),
+        ("graph", pickle.dumps({0: [10**9]})),
+        ("graph", pickle.dumps({0: [-5]})),
+        ("test.index", b"99999999999999999999"),
+    ],
+)
+def test_malformed_citation_files_are_named(planetoid_files: Path, part: str, content: bytes) -> None:
+    files = contents(planetoid_files) | {f"ind.citeseer.{part}": content}
+    with pytest.raises(DataError, match=r"ind\.citeseer\.\* cannot be parsed"):
+        read_planetoid(files, "citeseer")
+
+
+@pytest.mark.parametrize(
+    ("name", "array"),
+    [
+        ("node_features", np.ones((4, 3))),
+        ("node_labels", np.ones(6)),
+        ("edges", np.array([[0, 6]])),
+        ("edges", np.array([[0, -1]])),
+        ("edges", np.ones((2, 2, 2), int)),
+        ("train_masks", np.ones((10, 6), int)),
+        ("val_masks", np.ones((1, 6), bool)),
+    ],
+)
+def test_malformed_arrays_are_named(name: str, array: Any) -> None:
+    arrays = {"node_features": np.ones((6, 3)), "node_labels": np.zeros(6, int), "edges": np.array([[0, 5]])}
+    arrays |= dict.fromkeys(("train_masks", "val_masks", "test_masks"), np.ones((10, 6), bool))
+    for content in (arrays, arrays | {name: array}):
+        file = io.BytesIO()
+        np.savez(file, **content)
+        if content is arrays:
+            assert read_heterophilous({"x.npz": file.getvalue()}, "x").num_nodes == 6
+            continue
+        with pytest.raises(DataError, match=r"x\.npz cannot be parsed"):
+            read_heterophilous({"x.npz": file.getvalue()}, "x")

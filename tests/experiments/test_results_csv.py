@@ -107,3 +107,11 @@ def test_rows_are_sorted_by_key(tmp_path):
     write_csv(results[::-1], tmp_path / "b.csv")
     assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
     assert [one.key for one in read_csv(tmp_path / "a.csv")] == sorted(one.key for one in SPECS)
+
+
+def test_a_row_with_fields_missing_is_named(tmp_path):
+    path = tmp_path / "short.csv"
+    write_csv([failed_result(RunSpec(dataset="cora", depth=2, lr=0.1), "out of memory")], path)
+    path.write_text(path.read_text().rstrip().rpartition(",")[0] + "\n")
+    with pytest.raises(StoreError, match="as many fields as the header"):
+        list(read_csv(path))

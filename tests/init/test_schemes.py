@@ -187,3 +187,10 @@ def test_invalid_arguments():
     assert_raises_and_unchanged(stack("gcn"), ChoiceError, "unknown direction", direction="backward")
     assert_raises_and_unchanged(stack("gcn"), BalanceError, "beta must be", beta=-1.0)
     assert_raises_and_unchanged(stack("gcn"), BalanceError, "beta must be", beta=torch.ones(3))
+
+
+def test_inputs_made_in_inference_mode():
+    model = Stack("gatv2", [5, 8, 3])
+    with torch.inference_mode():
+        x, edge_index = torch.rand(4, 5), torch.tensor([[0, 1], [1, 2]])
+    assert initialize_(model, "bal-o", inputs=(x, edge_index)) is model

@@ -94,6 +94,8 @@ INVALID_CALLS = {
         OutputError,
         "does not depend on the parameters",
     ),
+    "parameters without values": (mlp().to("meta"), (X,), ModelError, "parameters without values"),
+    "input without values": (mlp(), (X.to("meta"),), ForwardError, "has no values"),
     "output is not finite": (TransformedOutput(lambda y: y / 0.0), (X,), OutputError, "not finite"),
 }
 
@@ -112,6 +114,11 @@ def test_explain_raises_the_same_error(call):
     model, inputs, error_type, message = INVALID_CALLS[call]
     with pytest.raises(error_type, match=message):
         explain(model, *inputs)
+
+
+def test_a_layer_without_neurons_has_no_law():
+    model = nn.Sequential(nn.Linear(5, 0), nn.ReLU(), nn.Linear(0, 3))
+    assert discover(model, X) == []
 
 
 def test_output_selects_the_tensor():

@@ -319,6 +319,7 @@ def test_unknown_names(given: dict[str, Any], message: str) -> None:
         ({"widths": []}, r"at least two widths, got 0"),
         ({"widths": [9, 0, 3]}, r"positive integers(.|\n)*widths\[1\]=0"),
         ({"widths": [-1, 4, 3]}, r"positive integers(.|\n)*widths\[0\]=-1"),
+        ({"widths": [9, 10**30, 3]}, r"positive integers below 2³¹(.|\n)*widths\[1\]=10{30}"),
         ({"widths": [9, 6.0, 3]}, r"positive integers(.|\n)*widths\[1\]=6.0"),
         ({"heads": 0}, r"positive integers(.|\n)*heads=0"),
         ({"out_heads": 0}, r"positive integers(.|\n)*out_heads=0"),

@@ -1,3 +1,4 @@
+import io
 import random
 
 import numpy as np
@@ -102,3 +103,23 @@ def test_flipped_bytes_and_truncation_are_noticed(tmp_path):
         else:
             pd.testing.assert_frame_equal(loaded.frame(), recording.frame())
     assert refused > 100
+
+
+@pytest.mark.parametrize(
+    ("name", "array"),
+    [
+        ("values", np.array(3.0)),
+        ("values", np.arange(2.0)),
+        ("epoch", np.array([b"a", b"b", b"c", b"d"])),
+        ("neurons", np.full(4, 2**62)),
+        ("layers", np.array(7)),
+    ],
+)
+def test_arrays_of_another_kind_are_rejected(recording, name, array):
+    with np.load(io.BytesIO(recording.to_bytes())) as file:
+        columns = dict(file) | {name: array}
+    content = io.BytesIO()
+    np.savez(content, **columns)
+    content.seek(0)
+    with pytest.raises(EquipoiseError, match="the recording cannot be read"):
+        Recording.load(content)

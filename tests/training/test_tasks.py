@@ -272,6 +272,29 @@ class _Tuple(GCN):
         return super().forward(x, edge_index), None
 
 
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        (torch.tensor([0, 2]), "train_mask is int64"),
+        ([True] * NODES, "train_mask is a list"),
+        (torch.ones(NODES + 3, dtype=torch.bool), "the rows of train do not fit"),
+    ],
+)
+def test_malformed_masks_of_batches_are_named(data, mask, message):
+    loaders = {split: [data] for split in ("train", "val", "test")}
+    data.train_mask = mask
+    with pytest.raises(TrainingError, match=message):
+        train(plain_network(), loaders, lr=0.1, epochs=1)
+
+
+def test_a_mask_that_is_a_list_and_a_model_without_parameters_are_named(data):
+    with pytest.raises(TrainingError, match="cannot train this model"):
+        train(nn.Sequential(), {split: [data] for split in ("train", "val", "test")}, lr=0.1, epochs=1)
+    data.val_mask = data.val_mask.tolist()
+    with pytest.raises(TrainingError, match=r"data\.val_mask is a list"):
+        train(plain_network(), data, lr=0.1, epochs=1)
+
+
 def test_metrics():
     scores, targets = torch.tensor([0.1, 0.4, 0.35, 0.8]), torch.tensor([0, 0, 1, 1])
     assert roc_auc(scores, targets) == pytest.approx(0.75)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FACTORY_HELP = (
     "package.module:factory or path/to/file.py:factory, a function that returns a model and its inputs "
-    "(model, x, edge_index)."
+    "(model, x, edge_index). The command imports and runs that code: name only code that you trust."
 )
 Factory = Annotated[str, typer.Argument(metavar="MODULE:FACTORY", help=FACTORY_HELP, show_default=False)]
 Plot = Annotated[

@@ -29,6 +29,7 @@ from equipoise.commands.options import (
 )
 from equipoise.commands.terminal import SweepDisplay, SweepLog, SweepProgress, spinner
 from equipoise.errors import ChoiceError, SpecError
+from equipoise.inert_text import printable
 
 if TYPE_CHECKING:
     from equipoise.experiments.executors import Executor
@@ -146,7 +147,7 @@ def _run(
         typer.echo(f"{len(results)} runs in {path}, {format_duration(time.monotonic() - start)}", err=True)
     failures = [result for result in results.values() if result.outcome == "failed"]
     if failures:
-        reasons = "\n".join(f"  {result.spec.label}: {result.reason}" for result in failures)
+        reasons = "\n".join(f"  {result.spec.label}: {printable(result.reason)}" for result in failures)
         typer.echo(f"{len(failures)} runs failed; --retry failed repeats them:\n{reasons}", err=True)
         if memory := sum(result.reason.startswith("out of memory") for result in failures):
             hint = "on a machine with more memory, or one at a time: add  --retry failed --jobs 1"

@@ -15,7 +15,8 @@ from __future__ import annotations
 import io
 import pickle
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,9 @@ from torch_geometric.utils import coalesce, index_to_mask, remove_self_loops, to
 from equipoise.data.catalog import DatasetInfo, dataset_info
 from equipoise.data.files import Root, data_folder, is_intact, missing_files, read_files
 from equipoise.data.synthetic import synthetic_citation
-from equipoise.errors import DataOptionError, UnsafePickleError
+from equipoise.errors import DataError, DataOptionError, UnsafePickleError
 
+MASKS = ("train_mask", "val_mask", "test_mask")
 VALIDATION_NODES = 500  # they follow the training nodes
 
 _reconstruct: Any = np.empty(0).__reduce__()[0]  # its module differs between NumPy versions
@@ -92,8 +94,45 @@ def read_planetoid(contents: Mapping[str, bytes], name: str, *, keep_isolated: b
 
     Returns:
         The graph with features, labels, edges and masks.
-    """
 
+    Raises:
+        DataError: If the files do not contain a graph.
+    """
+    with _parsing(f"ind.{name}.*"):
+        return _check_graph(_planetoid_graph(contents, name, keep_isolated))
+
+
+@contextmanager
+def _parsing(file: str) -> Iterator[None]:
+    """Raise the error of a parser, of whatever class, as a :class:`DataError`."""
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise DataError(f"{file} cannot be parsed: {reason}", where=file, remedy="use the published file") from error
+
+
+def _check_graph(data: Data) -> Data:
+    """Check that the tensors of a graph fit together, and return it."""
+    nodes = len(data.x)
+    valid = {
+        "x": data.x.dim() == 2 and data.x.is_floating_point(),
+        "y": data.y.shape == (nodes,) and data.y.dtype == torch.int64,
+        "edge_index": data.edge_index.dim() == 2 and data.edge_index.dtype == torch.int64,
+        **{name: data[name].shape == (nodes,) and data[name].dtype == torch.bool for name in MASKS},
+    }
+    if not all(valid.values()):
+        wrong = [name for name, right in valid.items() if not right]
+        raise ValueError(f"{', '.join(wrong)} of the wrong shape or type")
+    data.validate()  # the shape and the indices of edge_index
+    if len(data.edge_index.flatten()) and int(data.edge_index.min()) < 0:
+        raise ValueError("a negative index of a node")
+    return data
+
+
+def _planetoid_graph(contents: Mapping[str, bytes], name: str, keep_isolated: bool) -> Data:
     def part(suffix: str) -> Any:
         return unpickle(contents[f"ind.{name}.{suffix}"])
 
@@ -111,8 +150,10 @@ def read_planetoid(contents: Mapping[str, bytes], name: str, *, keep_isolated: b
 
 
 def _dense(matrix: Any) -> Tensor:
-    array = matrix.toarray() if isinstance(matrix, csr_matrix) else matrix
-    return torch.from_numpy(array).to(torch.float)
+    if isinstance(matrix, csr_matrix):
+        matrix.check_format(full_check=True)  # toarray does not check indices
+        matrix = matrix.toarray()
+    return torch.from_numpy(matrix).to(torch.float)
 
 
 def _with_test_rows(known: Tensor, stored: Tensor, test: Tensor) -> Tensor:
@@ -124,8 +165,10 @@ def _with_test_rows(known: Tensor, stored: Tensor, test: Tensor) -> Tensor:
 
 
 def _edge_index(graph: Mapping[int, list[int]], nodes: int) -> Tensor:
-    pairs = [(source, target) for source, targets in graph.items() for target in targets]
-    edge_index, _ = remove_self_loops(torch.tensor(pairs).t())
+    pairs = torch.tensor([(source, target) for source, targets in graph.items() for target in targets])
+    if int(pairs.min()) < 0 or int(pairs.max()) >= nodes:  # which coalesce would drop or mistake for others
+        raise ValueError(f"the graph refers to nodes outside of [0, {nodes})")
+    edge_index, _ = remove_self_loops(pairs.t())
     edges: Tensor = coalesce(edge_index, num_nodes=nodes, sort_by_row=False)
     return edges
 
@@ -146,17 +189,21 @@ def read_heterophilous(contents: Mapping[str, bytes], name: str, *, split: int =
 
     Raises:
         DataOptionError: If there is no such split.
+        DataError: If the file does not contain a graph.
     """
     if split not in range(SPLITS):
         raise DataOptionError(f"there is no split {split}", where=name, remedy=f"choose a split from 0 to {SPLITS - 1}")
-    with np.load(io.BytesIO(contents[f"{name}.npz"]), allow_pickle=False) as arrays:
-        return Data(
-            x=torch.from_numpy(arrays["node_features"]),
-            y=torch.from_numpy(arrays["node_labels"]),
-            edge_index=torch.from_numpy(arrays["edges"]).t().contiguous(),
-            train_mask=torch.from_numpy(arrays["train_masks"][split]),
-            val_mask=torch.from_numpy(arrays["val_masks"][split]),
-            test_mask=torch.from_numpy(arrays["test_masks"][split]),
+    file = f"{name}.npz"
+    with _parsing(file), np.load(io.BytesIO(contents[file]), allow_pickle=False) as arrays:
+        return _check_graph(
+            Data(
+                x=torch.from_numpy(arrays["node_features"]),
+                y=torch.from_numpy(arrays["node_labels"]),
+                edge_index=torch.from_numpy(arrays["edges"]).t().contiguous(),
+                train_mask=torch.from_numpy(arrays["train_masks"][split]),
+                val_mask=torch.from_numpy(arrays["val_masks"][split]),
+                test_mask=torch.from_numpy(arrays["test_masks"][split]),
+            )
         )
 
 

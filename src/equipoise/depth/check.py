@@ -318,7 +318,9 @@ def _losses(model: nn.Module, data: CheckData, loss: Loss | None, result: DepthR
     call, checked = model_caller(model), False
     if loss is None:
         once = data["train"] if isinstance(data, Mapping) else [data]
-        targets = [get_targets(batch)[select_rows(batch, "train")] for batch in once]
+        targets = [_training_targets(batch) for batch in once]
+        if not targets:
+            raise TrainingError("the loader train has no batch", remedy="use a list or a loader, not an iterator")
         result.entropy = class_entropy(torch.cat(targets))
     for batch in batches:
         if loss is not None:
@@ -342,6 +344,18 @@ def _losses(model: nn.Module, data: CheckData, loss: Loss | None, result: DepthR
         yield step_loss
 
 
+def _training_targets(batch: Any) -> Tensor:
+    targets = get_targets(batch)
+    try:
+        return targets[select_rows(batch, "train")]
+    except IndexError as error:
+        raise TrainingError(
+            f"train_mask does not fit targets of shape {tuple(targets.shape)}: {error}",
+            where="train_mask",
+            remedy="masks and targets need one entry per node",
+        ) from error
+
+
 def _check_arguments(data: CheckData, sizes: Sequence[int], schemes: Sequence[str], settings: _Settings) -> None:
     if isinstance(data, Mapping):
         missing = [] if data.get("train") is not None else ["loader train"]
@@ -350,6 +364,9 @@ def _check_arguments(data: CheckData, sizes: Sequence[int], schemes: Sequence[st
         missing = [name for name in required if getattr(data, name, None) is None]
     if missing:
         raise TrainingError(f"the data have no {', '.join(missing)}", remedy="load_dataset returns such data")
+    if not isinstance(data, Mapping) and not (isinstance(data.x, Tensor) and data.x.dim() == 2):
+        what = f"data.x is {describe_value(data.x)}, expected features of shape (nodes, features)"
+        raise TrainingError(what, where="data.x", remedy="load_dataset returns such data")
     for scheme in schemes:
         check_remedy(scheme)
     if not sizes or not schemes or min(sizes) < 1:

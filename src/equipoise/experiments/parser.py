@@ -32,6 +32,7 @@ from equipoise.experiments.experiment import (
     Value,
 )
 from equipoise.experiments.spec import RunSpec, check_setting_names, validate_setting
+from equipoise.inert_text import hidden_characters, printable
 
 RUN_MEASURES = ("accuracy", "ci", "epochs", "epochs_ci")
 DATA_MEASURES = ("nodes", "edges", "features", "classes", "train", "val", "test")
@@ -158,11 +159,25 @@ def parse_experiment(text: str, name: str, file: str) -> Experiment:
     except tomllib.TOMLDecodeError as error:
         raise SpecError(f"not valid TOML: {error}", where=file) from error
     with _location(file):
+        _check_text(document)
         try:
             content = ExperimentFile.model_validate(document)
         except ValidationError as error:
             _raise_file_error(error)
         return _build(content, name)
+
+
+def _check_text(value: Any) -> None:
+    """Refuse control characters in any text of a file: titles and names are printed on terminals."""
+    if isinstance(value, dict):
+        for name, entry in value.items():
+            _check_text(name)
+            _check_text(entry)
+    elif isinstance(value, list):
+        for entry in value:
+            _check_text(entry)
+    elif isinstance(value, str) and hidden_characters(value):
+        raise SpecError(f"a control character in {printable(value)!r}", remedy="remove it")
 
 
 def _build(content: ExperimentFile, name: str) -> Experiment:

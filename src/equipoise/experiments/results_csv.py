@@ -1,8 +1,9 @@
 """Results as a CSV table with one row per run, for other programs, version control and other machines.
 
 The table holds everything about a run except its curves and recording. Numbers are written so that they are read back
-bit-identical; an empty field means ``None``. The column ``max_epochs`` is the spec's ``epochs``, the maximum; the
-column ``epochs`` is the number of epochs that were run.
+bit-identical; an empty field means ``None``. A text that a spreadsheet would take for a formula begins with an
+apostrophe. The column ``max_epochs`` is the spec's ``epochs``, the maximum; the column ``epochs`` is the number of
+epochs that were run.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from equipoise.atomic_write import write_atomically
 from equipoise.errors import EquipoiseError, StoreError
 from equipoise.experiments.result import LIBRARIES, OUTCOMES, Result
 from equipoise.experiments.spec import FIELDS, RunSpec
+from equipoise.inert_text import escape_formula, unescape_formula
 
 RENAMED_FIELDS = {"epochs": "max_epochs"}
 SETTING_COLUMNS = {RENAMED_FIELDS.get(name, name): name for name in FIELDS}  # column → field of the spec
@@ -113,18 +115,23 @@ def _text(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, str):
+        return escape_formula(value)
     return repr(value) if isinstance(value, float) else str(value)
 
 
 def _result(row: Mapping[str, str]) -> Result:
+    if None in row or None in row.values():
+        raise StoreError("the row does not have as many fields as the header")
     spec = RunSpec(**{name: _value(row[column], _TYPES[name]) for column, name in SETTING_COLUMNS.items()})
     if spec.key != row["key"]:
         raise StoreError(f"the key {row['key']} does not match the settings, whose key is {spec.key}")
     if row["outcome"] not in OUTCOMES:
         raise StoreError(f"unknown outcome {row['outcome']!r}")
     fields: dict[str, Any] = {name: _value(row[name], kind) for name, kind in NUMBER_COLUMNS.items()}
-    fields |= {name: row[name] for name in TEXT_COLUMNS}
-    fields["versions"] = {name: row[column] for column, name in VERSION_COLUMNS.items() if row[column]}
+    fields |= {name: unescape_formula(row[name]) for name in TEXT_COLUMNS}
+    versions = {name: unescape_formula(row[column]) for column, name in VERSION_COLUMNS.items()}
+    fields["versions"] = {name: version for name, version in versions.items() if version}
     return Result(spec=spec, outcome=row["outcome"], **fields)
 
 

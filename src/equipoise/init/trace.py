@@ -72,7 +72,8 @@ def trace_layers(model: nn.Module, names: Sequence[str], inputs: Inputs) -> Laye
     """
     trace, active = LayerTrace(), list[str]()
     # A frozen model has no autograd graph, so the inputs require gradients as well.
-    inputs = tree_map(_differentiable, tuple(inputs))
+    with torch.inference_mode(False):
+        inputs = tree_map(_differentiable, tuple(inputs))
     rng_state = torch.get_rng_state()
 
     def enter(name: str, args: tuple[Any, ...]) -> None:
@@ -133,6 +134,7 @@ def example_inputs(model: nn.Module, widths: Sequence[int] = ()) -> Iterator[Inp
 def _differentiable(value: Any) -> Any:
     if not isinstance(value, Tensor) or not value.is_floating_point():
         return value.detach().cpu() if isinstance(value, Tensor) else value
+    value = value.clone() if value.is_inference() else value
     return value.detach().cpu().requires_grad_(value.layout == torch.strided)
 
 

@@ -73,18 +73,21 @@ class GraphCache:
 
 
 def _checksum(tensor: Tensor) -> int:
-    """64-bit checksum of the contents of a tensor; for CSR tensors their version counter."""
+    """64-bit checksum of the contents of a tensor; of CSR and CSC tensors of their indices only."""
+    parts: tuple[Tensor, ...] = (tensor,)
     if tensor.layout == torch.sparse_csr:
-        return (
-            tensor._version if not tensor.is_inference() else int(_weighted_sum_of_words(_words(tensor.col_indices())))
-        )
-    if tensor.layout == torch.sparse_coo:
-        return hash(tuple(int(_weighted_sum_of_words(_words(part))) for part in (tensor._indices(), tensor._values())))
-    return int(_weighted_sum_of_words(_words(tensor)))
+        parts = (tensor.crow_indices(), tensor.col_indices())
+    elif tensor.layout == torch.sparse_csc:
+        parts = (tensor.ccol_indices(), tensor.row_indices())
+    elif tensor.layout == torch.sparse_coo:
+        parts = (tensor._indices(), tensor._values())
+    return hash(tuple(int(_weighted_sum_of_words(_words(part))) for part in parts))
 
 
 def _words(tensor: Tensor) -> NDArray[np.uint32]:
     """The bytes of a tensor as 32-bit words; padded with zeros to a multiple of four bytes."""
+    if tensor.dtype == torch.bfloat16:  # which NumPy does not have
+        tensor = tensor.view(torch.int16)
     data = np.ascontiguousarray(tensor.numpy(force=True)).reshape(-1).view(np.uint8)
     return (np.pad(data, (0, -len(data) % 4)) if len(data) % 4 else data).view(np.uint32)
 

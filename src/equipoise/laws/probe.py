@@ -34,6 +34,7 @@ from equipoise.laws.validation import (
     OutputSelector,
     check_module,
     check_trainable,
+    check_values,
     describe_value,
     select_output,
     summarize_error,
@@ -74,6 +75,7 @@ class Probe:
         sample: bool = True,
     ) -> None:
         check_module(model, allow_lazy=True)
+        check_values(model, (inputs, kwargs))
         self.model = model
         self.output = output
         self.ablated: frozenset[str] = frozenset()
@@ -136,7 +138,7 @@ class Probe:
             mean: Mean of the parameters, in standard deviations. With a positive mean fewer ReLUs are dead.
         """
         for name, parameter in self.parameters.items():
-            rows = parameter.shape[0] if parameter.ndim else 1
+            rows = max(1, parameter.shape[0]) if parameter.ndim else 1
             values = (self._normal(parameter.shape, parameter.dtype) + mean) * (
                 2.0 / (rows + parameter.numel() / rows)
             ) ** 0.5
@@ -281,7 +283,7 @@ class Probe:
         if is_data(leaf):
             return leaf.clone().apply(self._perturb_input)
         leaf = _to_float64(leaf)
-        if not isinstance(leaf, Tensor) or leaf.layout != torch.strided:
+        if not isinstance(leaf, Tensor) or leaf.layout != torch.strided or leaf.is_nested:
             return leaf
         if not leaf.is_floating_point() and not leaf.is_complex():
             return leaf
@@ -297,7 +299,7 @@ class Probe:
         return hook
 
     def _apply_gate(self, leaf: Any, number: int) -> Any:
-        if not isinstance(leaf, Tensor) or leaf.layout != torch.strided:
+        if not isinstance(leaf, Tensor) or leaf.layout != torch.strided or leaf.is_nested:
             return leaf
         if not leaf.is_floating_point() and not leaf.is_complex():
             return leaf

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.utils._pytree import tree_leaves
 
-from equipoise.errors import ModelError, OutputError
+from equipoise.errors import ForwardError, ModelError, OutputError
 
 OutputSelector = Callable[[Any], Any]
 
@@ -36,6 +37,29 @@ def check_module(model: object, allow_lazy: bool = False) -> None:
             where=", ".join(lazy),
             remedy="run the model once on its inputs first: model(x, edge_index)",
         )
+
+
+def check_values(model: nn.Module, inputs: Any) -> None:
+    """Validate that parameters and inputs have values, that is, are not on the device ``meta``.
+
+    Args:
+        model: The model.
+        inputs: Its arguments, nested in any way.
+
+    Raises:
+        ModelError: A parameter has no values.
+        ForwardError: An input has no values.
+    """
+    if meta := [name for name, parameter in model.named_parameters() if parameter.is_meta]:
+        raise ModelError(
+            "the model has parameters without values, on the device meta",
+            where=", ".join(meta),
+            remedy="create it on the CPU, or use model.to_empty(device='cpu') and load its weights",
+        )
+    for leaf in tree_leaves(inputs):
+        if isinstance(leaf, Tensor) and leaf.is_meta:
+            what = f"an input ({describe_value(leaf)}) is on the device meta and has no values"
+            raise ForwardError(what, remedy="pass tensors with values")
 
 
 def check_trainable(model: nn.Module) -> None:

@@ -24,6 +24,7 @@ from equipoise.nn.arguments import (
     traced_reason,
 )
 from equipoise.nn.hooks import has_message_hooks
+from equipoise.nn.sparse_linear import check_sparse
 
 ENGINE_VARIABLE = "EQUIPOISE_ENGINE"
 ENGINES = ("fused", "reference")
@@ -102,6 +103,9 @@ def fallback_reason(
         edge_index.check_features(x, type(conv).__name__)
         reason = fallback_reason(conv, x, edge_index.stored_edges, *extras, edge_attr=edge_attr)
         return _refuse(conv, reason or ("" if size is None else f"size={size}"))
+    for part in x if isinstance(x, tuple | list) else (x,):
+        if isinstance(part, Tensor) and part.layout != torch.strided and not torch.compiler.is_compiling():
+            check_sparse(part)
     other = any(extra is not None for extra in extras)
     if other or not _fused_enabled():
         return "arguments other than features and graph" if other else f"{ENGINE_VARIABLE}=reference"

@@ -83,10 +83,42 @@ def linear(lin: Linear, x: Tensor) -> Tensor:
     return out if lin.bias is None else out + lin.bias
 
 
+def check_sparse(x: Tensor) -> None:
+    """Check the indices of a sparse tensor, once per tensor: torch does not, and reads out of bounds if they are wrong.
+
+    Args:
+        x: a tensor of any layout.
+
+    Raises:
+        GraphError: an index is out of range.
+    """
+    if x.layout in (*SPARSE_LAYOUTS, torch.sparse_csc) and x.device.type == "cpu":
+        MATRIX_CACHE.get_or_build(x, "valid", lambda: _validate(x.detach()))
+
+
+def _validate(x: Tensor) -> bool:
+    try:
+        if x.layout == torch.sparse_coo:
+            torch.sparse_coo_tensor(x._indices(), x._values(), x.shape, check_invariants=True)
+        else:
+            rows = x.layout == torch.sparse_csr
+            indices = (x.crow_indices(), x.col_indices()) if rows else (x.ccol_indices(), x.row_indices())
+            with warnings.catch_warnings(action="ignore"):
+                torch.sparse_compressed_tensor(*indices, x.values(), x.shape, layout=x.layout, check_invariants=True)
+    except RuntimeError as error:
+        raise GraphError(
+            f"x is sparse, but its indices are invalid: {error}",
+            where=f"x of shape {tuple(x.shape)} in layout {x.layout}",
+            remedy="construct it with check_invariants=True to find out where",
+        ) from error
+    return True
+
+
 def as_csr(x: Tensor) -> Tensor:
     """Sparse features in CSR layout; the conversion is cached."""
     if x.layout == torch.sparse_csr:
         return x
+    check_sparse(x)
     converted: Tensor = MATRIX_CACHE.get_or_build(x, "csr", lambda: to_csr_tensor(x.detach()))
     return converted
 

@@ -250,6 +250,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 NORMS: dict[str, Callable[[int], nn.Module]] = {"layer": nn.LayerNorm, "batch": nn.BatchNorm1d}
 
 SKIPS = (None, "linear", "identity")
+MAX_WIDTH = 2**31  # whose weights fit into no memory
 
 CHOICES: dict[str, tuple[str | None, ...]] = {
     "kind": tuple(KINDS),
@@ -276,9 +277,9 @@ def _check_counts(widths: Sequence[int], heads: int, out_heads: int) -> None:
     counts: dict[str, object] = {f"widths[{i}]": width for i, width in enumerate(widths)}
     counts |= {"heads": heads, "out_heads": out_heads}
     for name, count in counts.items():
-        if not isinstance(count, Integral) or count < 1:
+        if not isinstance(count, Integral) or not 1 <= int(count) < MAX_WIDTH:
             raise ArchitectureError(
-                "widths and heads must be positive integers",
+                "widths and heads must be positive integers below 2³¹",
                 where=f"{name}={count!r}",
                 remedy="widths are the numbers of input features, hidden channels and classes; heads those of a layer",
             )

@@ -39,7 +39,7 @@ def build_optimizer(name: str, model: nn.Module, lr: float | None, weight_decay:
 
     Raises:
         ChoiceError: if the name is unknown.
-        TrainingError: if the learning rate is missing or not positive.
+        TrainingError: if the learning rate is missing or not positive, or the model has no parameters.
     """
     if name not in OPTIMIZERS:
         raise ChoiceError("optimizer", name, OPTIMIZERS)
@@ -47,7 +47,10 @@ def build_optimizer(name: str, model: nn.Module, lr: float | None, weight_decay:
         raise TrainingError(
             f"{name} needs a learning rate above 0, got lr={lr}", remedy="pass one: train(model, data, lr=0.05, …)"
         )
-    return OPTIMIZERS[name](model.parameters(), lr=lr, weight_decay=weight_decay, foreach=True)  # type: ignore[call-arg]
+    try:
+        return OPTIMIZERS[name](model.parameters(), lr=lr, weight_decay=weight_decay, foreach=True)  # type: ignore[call-arg]
+    except ValueError as error:  # no parameters, or a negative weight decay
+        raise TrainingError(f"{name} cannot train this model: {error}", where=type(model).__name__) from error
 
 
 def get_optimizer(

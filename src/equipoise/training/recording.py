@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 Array = np.ndarray
 FORMAT_VERSION = 1
 # Errors of NumPy and zipfile on files that are no recordings, truncated, or have flipped bytes.
-_UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error)
+_UNREADABLE = (
+    *(OSError, ValueError, LookupError, TypeError, EOFError, OverflowError, MemoryError, NotImplementedError),
+    *(RuntimeError, zipfile.BadZipFile, zlib.error),
+)
+# Kinds of the NumPy dtypes of the arrays in a file.
+COLUMN_KINDS = {"layers": "U", "epoch": "i", "quantity": "U", "layer": "i", "neurons": "i", "values": "f"}
 RECORD_OVERHEAD = 250  # bytes of the Python objects around a record's values
 
 
@@ -176,7 +181,12 @@ class Recording:
     def _from_columns(cls, columns: dict[str, Array]) -> Recording:
         if int(columns["format"]) != FORMAT_VERSION:
             raise ValueError(f"format version {int(columns['format'])}, expected {FORMAT_VERSION}")
+        for name, kinds in COLUMN_KINDS.items():
+            if columns[name].ndim != 1 or columns[name].dtype.kind not in kinds:
+                raise ValueError(f"{name} is an array of {columns[name].dtype}{list(columns[name].shape)}")
         sizes = np.abs(columns["neurons"])
+        if sizes.min(initial=0) < 0 or int(sizes.sum()) != len(columns["values"]):
+            raise ValueError(f"{len(columns['values'])} values, expected {sizes.sum()}")
         blocks = np.split(columns["values"], np.cumsum(sizes)[:-1]) if len(sizes) else []
         lists = [columns[name].tolist() for name in ("epoch", "quantity", "layer", "neurons")]
         epochs: dict[int, list[Record]] = {}

@@ -133,7 +133,16 @@ class Loaders:
 
     def _scores(self, batch: Any, split: str) -> tuple[Tensor, Tensor]:
         rows, targets = select_rows(batch, split), get_targets(batch)
-        scores, targets = self._call(batch, None)[rows], targets[rows]
+        scores = self._call(batch, None)
+        try:
+            scores, targets = scores[rows], targets[rows]
+        except IndexError as error:
+            raise TrainingError(
+                f"the rows of {split} do not fit scores of shape {tuple(scores.shape)} and targets of shape "
+                f"{tuple(targets.shape)}: {error}",
+                where=f"the loader {split}",
+                remedy="masks, targets and scores need one entry per node of the batch",
+            ) from error
         if self.loss is None:
             check_targets(targets, split, scores.detach())
         return scores, targets
@@ -227,6 +236,9 @@ def check_graph(model: nn.Module, data: Data) -> None:
         )
     for name in (f"{split}_mask" for split in SPLITS):
         mask = getattr(data, name)
+        if not isinstance(mask, Tensor) or not isinstance(data.y, Tensor):
+            wrong = "y" if isinstance(mask, Tensor) else name
+            raise TrainingError(f"data.{wrong} is a {type(data[wrong]).__name__}", remedy="pass a tensor")
         if mask.dim() != 1:
             raise TrainingError(
                 f"{name} has {mask.dim()} dimensions", remedy=f"choose one split: data.{name} = data.{name}[:, 1]"

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equipoise.errors import ForwardError, TrainingError
-from equipoise.laws.validation import summarize_error
+from equipoise.laws.validation import describe_value, summarize_error
 from equipoise.training.metrics import has_one_score_per_target
 
 Loss = Callable[[nn.Module, Any], Tensor]
@@ -88,7 +88,15 @@ def select_rows(data: Any, split: str) -> Tensor | slice:
     if isinstance(size := getattr(data, "batch_size", None), int) and hasattr(data, "n_id"):
         return slice(0, size)
     mask = getattr(data, f"{split}_mask", None)
-    return slice(None) if mask is None or getattr(data, "edge_label", None) is not None else mask.nonzero().view(-1)
+    if mask is None or getattr(data, "edge_label", None) is not None:
+        return slice(None)
+    if not isinstance(mask, Tensor) or mask.dtype not in (torch.bool, torch.uint8) or mask.dim() != 1:
+        raise TrainingError(
+            f"{split}_mask is {describe_value(mask)}, expected one boolean per node",
+            where=f"{split}_mask",
+            remedy="pass a boolean tensor; torch_geometric.utils.index_to_mask converts indices",
+        )
+    return mask.nonzero().view(-1)
 
 
 def default_loss(scores: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:

@@ -1,0 +1,10 @@
+"""All targets."""
+
+from __future__ import annotations
+
+from tests.fuzz.command_lines import COMMAND_LINES
+from tests.fuzz.files import FILES
+from tests.fuzz.interface import INTERFACE
+from tests.fuzz.layers import LAYERS
+
+TARGETS = {target.name: target for target in (LAYERS, *INTERFACE, *FILES, COMMAND_LINES)}
