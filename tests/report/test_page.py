@@ -70,12 +70,16 @@ def test_tables_and_claims(page):
     assert "holds At L ≥ 10, bal-o is better" in page.text
 
 
-def test_experiment_without_runs_comes_last_and_is_collapsed(page):
+def test_experiment_without_runs_comes_last(page):
     links = [attributes["href"] for tag, attributes in page.tags if tag == "a"][:3]
     assert links == ["#experiment-1", "#experiment-2", "#experiment-3"]
     assert page.text.index("dynamics-5") < page.text.index("inits")
-    expanded = ["open" in attributes for tag, attributes in page.tags if tag == "details"][:3]
-    assert expanded == [True, True, False]
+
+
+def test_tables_are_open_and_comparisons_one_click_away(page):
+    details = [attributes for tag, attributes in page.tags if tag == "details"]
+    assert {attributes["class"] for attributes in details} == {"comparisons"}
+    assert "at better worse lead (points) finding paper cora L = 10 79.0 ± 12.7 25.0 ± 63.5 +54.0 agrees" in page.text
 
 
 def test_every_number_has_its_command(page):

@@ -119,6 +119,8 @@ class Experiment:
         figure: name of the figure in the registry of :mod:`equipoise.report.figures`; ``None`` without a figure.
         every: epochs between two samples of these quantities.
         load_options: options of :func:`~equipoise.load_dataset` by data set, for ``"data"``.
+        runs_per_cell: number of runs per cell in the experiment's file; :meth:`subset` does not change it.
+        truncated: whether runs end after fewer epochs than in the experiment's file.
         remark: how the runs differ from those of the experiment's file; empty if they do not.
     """
 
@@ -137,6 +139,8 @@ class Experiment:
     figure: str | None = None
     every: int = 25
     load_options: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
+    runs_per_cell: int = 1
+    truncated: bool = False
     remark: str = ""
 
     @property
@@ -202,10 +206,12 @@ class Experiment:
             if values is not None:
                 cells = self._select(cells, name, values)
         max_epochs = sorted({spec.epochs for spec in self.specs})
-        remark = self.remark
+        remark, truncated = self.remark, self.truncated
         if epochs is not None and max_epochs not in ([], [epochs]):
             remark = f"of at most {epochs} epochs instead of {' and '.join(map(str, max_epochs))}"
-        return replace(self, cells=tuple(_resize(cell, seeds, epochs) for cell in cells), remark=remark)
+            truncated = truncated or epochs < max_epochs[-1]
+        cells = tuple(_resize(cell, seeds, epochs) for cell in cells)
+        return replace(self, cells=cells, remark=remark, truncated=truncated)
 
     def _select(self, cells: tuple[Cell, ...], name: str, values: Sequence[Value]) -> tuple[Cell, ...]:
         """Keep the cells that have one of these values of a setting."""

@@ -188,6 +188,7 @@ def _build(content: ExperimentFile, name: str) -> Experiment:
         compare=compare,
         published=_published(content, axes, DATA_MEASURES if is_data else RUN_MEASURES),
         figure=content.figure or _default_figure(content.draws, axes),
+        runs_per_cell=len(seeds),
         **{
             field: getattr(content, field)
             for field in ("kind", "source", "provenance", "claims", "notes", "draws", "every", "load_options")
