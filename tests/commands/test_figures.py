@@ -59,7 +59,7 @@ def test_runs_are_recorded_if_a_figure_needs_it(tmp_path):
     own, path, page = tmp_path / "own.toml", tmp_path / "new.sqlite", tmp_path / "page.html"
     own.write_text(OWN.replace('["accuracy", "epochs"]', '["relative-gradient"]'))
     assert run("reproduce", own, "--store", path, "--jobs", 1).exit_code == 0
-    with Store(path, create=False) as opened:
+    with Store(path, read_only=True) as opened:
         assert len(opened.recording_plans()) == 4
     assert run("report", own, "--store", path, "--html", page).exit_code == 0
     (data,) = re.findall(r'id="data">(.*?)</script>', page.read_text())

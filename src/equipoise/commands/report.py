@@ -90,7 +90,7 @@ def _draw(names: Sequence[str] | None, path: Path, epochs: int | None, figure: P
     if html is not None and html != DEFAULT_FILES and html.suffix.lower() not in (".html", ".htm"):
         remedy = f"write {html.with_suffix('.html')}"
         raise SpecError(f"the page is an .html file, not {html.suffix}", where=f"--html {html}", remedy=remedy)
-    with spinner("reading the store …"), Store(path, create=False) as store:
+    with spinner("reading the store …"), Store(path, read_only=True) as store:
         tables = _tabulate(names, path, epochs)
         files = []
         if figure is not None:
@@ -112,7 +112,7 @@ def _tabulate(names: Sequence[str] | None, path: Path, epochs: int | None) -> li
     experiments = [load_experiment(name) for name in names or experiment_names()]
     if names and all(experiment.kind == "data" for experiment in experiments):
         return [(experiment, _count_datasets(experiment)) for experiment in experiments]
-    with Store(path, create=False) as store:
+    with Store(path, read_only=True) as store:
         results = list(store.results().values())
         load_frame = frame_loader(store)
         tables = [

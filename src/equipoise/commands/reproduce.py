@@ -200,7 +200,7 @@ def _list_missing_runs(experiments: Sequence[Experiment], path: Path, retry: boo
 
         outcomes, unrecorded = {}, set[str]()
         if path.exists():
-            with Store(path, create=False) as store:
+            with Store(path, read_only=True) as store:
                 outcomes = store.outcomes()
                 unrecorded = missing_recordings(recording_plans(experiments), store.recording_plans())
         specs = _unique_specs(experiments)

@@ -71,7 +71,7 @@ def _read_store(path: Path) -> tuple[dict[str, str], set[str], str]:
 
     if not path.exists():
         return {}, set(), ""
-    with Store(path, create=False) as store:
+    with Store(path, read_only=True) as store:
         if is_locked(path):
             return store.outcomes(), set(store.running()), store.lock_owner()
         return store.outcomes(), set(), ""

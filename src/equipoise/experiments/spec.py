@@ -80,8 +80,13 @@ INTEGER = BeforeValidator(_to_int)
 FLOAT = BeforeValidator(_to_float)
 FINITE = Field(strict=True, allow_inf_nan=False)
 
-PositiveInt = Annotated[int, Field(strict=True, ge=1), INTEGER, _expect("a whole number, 1 or more")]
-NonNegativeInt = Annotated[int, Field(strict=True, ge=0), INTEGER, _expect("a whole number, 0 or more")]
+MAX_INTEGER = 2**63 - 1  # of SQLite and torch
+PositiveInt = Annotated[
+    int, Field(strict=True, ge=1, le=MAX_INTEGER), INTEGER, _expect("a whole number, 1 or more (and below 2**63)")
+]
+NonNegativeInt = Annotated[
+    int, Field(strict=True, ge=0, le=MAX_INTEGER), INTEGER, _expect("a whole number, 0 or more (and below 2**63)")
+]
 PositiveFloat = Annotated[float, FINITE, Field(gt=0), FLOAT, _expect("a number above 0")]
 NonNegativeFloat = Annotated[float, FINITE, Field(ge=0), FLOAT, _expect("0 or more")]
 Probability = Annotated[float, FINITE, Field(ge=0, lt=1), FLOAT, _expect("at least 0 and less than 1")]

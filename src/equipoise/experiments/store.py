@@ -7,6 +7,7 @@ Readers never wait, since the file has a write-ahead log. Only one process may r
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +22,7 @@ import numpy as np
 
 from equipoise.errors import StoreError
 from equipoise.experiments.recording_plan import RecordingPlan
-from equipoise.experiments.result import Curve, PackedRecording, Result
+from equipoise.experiments.result import NUMBERS, Curve, PackedRecording, Result
 from equipoise.experiments.spec import RunSpec
 
 APPLICATION_ID = 0x65717069  # "eqpi" in the file header marks a SQLite file as a store
@@ -84,11 +85,13 @@ class MergeCount:
         added: runs that were not in the store.
         replaced: failed runs that now have a result.
         known: runs that were in the store and stayed unchanged.
+        differing: those of them for which the merged result has other numbers.
     """
 
     added: int = 0
     replaced: int = 0
     known: int = 0
+    differing: int = 0
 
 
 class Store:
@@ -96,11 +99,11 @@ class Store:
 
     Args:
         path: the SQLite file.
-        create: create the file if it does not exist.
+        read_only: only read the store: it must exist, and its file and folder need not be writable.
         timeout: seconds to wait for another process that is writing.
 
     Raises:
-        StoreError: If the file does not exist (with ``create=False``), is not a store, or comes from a later version.
+        StoreError: If the file does not exist (with ``read_only=True``), is not a store, or comes from a later version.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -112,11 +115,17 @@ class Store:
         True
     """
 
-    def __init__(self, path: str | Path = DEFAULT_PATH, *, create: bool = True, timeout: float = LOCK_TIMEOUT) -> None:
+    def __init__(
+        self,
+        path: str | Path = DEFAULT_PATH,
+        *,
+        read_only: bool = False,
+        timeout: float = LOCK_TIMEOUT,
+    ) -> None:
         self.path = Path(path)
-        if not create and not self.path.exists():
+        if read_only and not self.path.exists():
             raise StoreError("the store does not exist", where=str(self.path), remedy="name one with --store")
-        self._connection = _connect(self.path, timeout)
+        self._connection = _connect(self.path, timeout, read_only)
 
     def __enter__(self) -> Store:
         return self
@@ -146,9 +155,9 @@ class Store:
             results: results of another store or table.
 
         Returns:
-            How many results were added, replaced and known.
+            How many results were added, replaced and known, and how many of the known ones differ.
         """
-        counts = {"added": 0, "replaced": 0, "known": 0}
+        counts = {"added": 0, "replaced": 0, "known": 0, "differing": 0}
         with self._transaction():
             outcomes = self.outcomes()
             for result in results:
@@ -158,6 +167,7 @@ class Store:
                     action = "replaced"
                 else:
                     action = "known"
+                    counts["differing"] += self._differs(result)
                     self._add_missing_arrays(result)
                 if action != "known":
                     self._insert(result)
@@ -242,6 +252,14 @@ class Store:
             row = (result.key, plan.every, " ".join(plan.quantities), result.recording.packed)
             self._connection.execute("INSERT INTO recordings VALUES (?, ?, ?, ?)", row)
 
+    def _differs(self, result: Result) -> bool:
+        """Whether the store has other numbers for this run; a failed run has none."""
+        columns = ", ".join(NUMBERS)
+        ((outcome, *numbers),) = self._query(f"SELECT {columns} FROM runs WHERE key = ?", (result.key,))
+        if "failed" in (outcome, result.outcome):
+            return False
+        return [outcome, *numbers] != [getattr(result, name) for name in NUMBERS]
+
     def _add_missing_arrays(self, result: Result) -> None:
         """Add curves and recording that the store lacks, if they belong to the same result."""
         curves = bool(result.curves) and not self.curves(result.key)
@@ -285,9 +303,10 @@ def _row(result: Result) -> list[Any]:
     return [values[column] for column in COLUMNS]
 
 
-def _connect(path: Path, timeout: float) -> sqlite3.Connection:
+def _connect(path: Path, timeout: float, read_only: bool) -> sqlite3.Connection:
+    database = _read_only_address(path) if read_only and not is_writable(path) else path
     with _store_errors(path):
-        connection = sqlite3.connect(path, timeout=timeout, isolation_level=None)
+        connection = sqlite3.connect(database, timeout=timeout, isolation_level=None, uri=database is not path)
         try:
             connection.execute("PRAGMA foreign_keys = ON")
             _check_version(connection, path)
@@ -295,6 +314,18 @@ def _connect(path: Path, timeout: float) -> sqlite3.Connection:
             connection.close()
             raise
     return connection
+
+
+def is_writable(path: Path) -> bool:
+    """Check that a store can be written: SQLite also needs to create files in its folder, even to read a store."""
+    return os.access(path, os.W_OK) and os.access(path.resolve().parent, os.W_OK)
+
+
+def _read_only_address(path: Path) -> str:
+    """Address of a store that cannot be written; without a write-ahead log, SQLite may read the file alone."""
+    log = path.with_name(f"{path.name}-wal")
+    immutable = "" if log.exists() and log.stat().st_size else "&immutable=1"
+    return f"{path.resolve().as_uri()}?mode=ro{immutable}"
 
 
 def _check_version(connection: sqlite3.Connection, path: Path) -> None:
@@ -313,6 +344,12 @@ def _check_version(connection: sqlite3.Connection, path: Path) -> None:
             remedy="update equipoise",
         )
     if version < VERSION:
+        if version and not is_writable(path):
+            raise StoreError(
+                f"the store has version {version} and is read-only, so that it cannot be migrated",
+                where=str(path),
+                remedy="copy it to a writable folder",
+            )
         connection.execute("PRAGMA journal_mode = WAL")
         _migrate(connection)
 
@@ -344,7 +381,7 @@ def _store_errors(path: Path) -> Iterator[None]:
             remedy = "stop that process, or work on a copy of the file"
         elif "not a database" in message or "malformed" in message:
             what, remedy = "this file is not a store", "name another one with --store"
-        elif "unable to open" in message:
+        elif "unable to open" in message or "readonly" in message:
             what, remedy = "the store cannot be opened", "check that its folder exists and is writable"
         else:
             what, remedy = f"the store cannot be used: {message}", ""

@@ -23,7 +23,7 @@ from equipoise.experiments.cost import relative_cost
 from equipoise.experiments.recording_plan import RecordingPlan, missing_recordings
 from equipoise.experiments.result import UNSUCCESSFUL, Result
 from equipoise.experiments.spec import RunSpec
-from equipoise.experiments.store import Store
+from equipoise.experiments.store import Store, is_writable
 
 if TYPE_CHECKING:
     from equipoise.experiments.executors import Executor
@@ -78,8 +78,8 @@ def sweep_lock(store: Store, on_wait: Callable[[str], None]) -> Iterator[None]:
 
 
 def is_locked(path: Path) -> bool:
-    """Check whether a sweep is running on the store at this path."""
-    if not path.exists():
+    """Check whether a sweep is running on the store at this path; not known, hence false, if it is read-only."""
+    if not path.exists() or not is_writable(path):
         return False
     lock = _file_lock(path)
     try:
