@@ -115,8 +115,8 @@ def test_page_shows_all_experiments_with_runs(store, tmp_path):
         (("reproduce", "inits", "--figure", "a.gif"), "choose one of: .png, .svg, .pdf"),
         (("report", "inits", "--figure", "a.pgn"), "did you mean '.png'"),
         (("report", "dynamics-5", "--figure"), "equipoise reproduce dynamics-5 --figure"),
-        (("report", "inits", "--html", "no/such/folder.html"), "the page cannot be written"),
-        (("report", "inits", "--html", "page.pdf"), "the page is an .html file"),
+        (("report", "inits", "--html", "no/such/folder.html"), "there is no folder"),
+        (("report", "inits", "--html", "page.pdf"), "choose one of: .html, .htm"),
     ],
 )
 def test_errors_name_the_mistake_before_any_run(store, arguments, message):

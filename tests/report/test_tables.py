@@ -1,14 +1,15 @@
 import csv
 import io
 import math
+import re
 from dataclasses import replace
 
 import pytest
 
-from equipoise.experiments.parser import experiment_names, load_experiment
+from equipoise.experiments.parser import experiment_names, load_experiment, parse_experiment
 from equipoise.report.summary import CellSummary, Estimate, TableRow, summarize, table_rows
 from equipoise.report.tables import FORMATS, as_csv, as_latex, as_markdown, records_csv, table_report
-from tests.report.runs import COMPLETE, cell_results, make_results, small_experiment
+from tests.report.runs import COMPLETE, SMALL, cell_results, make_results, small_experiment
 
 
 def small_report(numbers=COMPLETE):
@@ -116,6 +117,16 @@ def test_claims_have_a_table_of_comparisons():
         ["texas L = 10", "missing", "missing", "", "no runs", ""],
     ]
     assert growing.comparisons[0][1] == "75.0 ± 12.7 → 79.0 ± 12.7"
+
+
+def test_bar_in_a_name_does_not_end_a_markdown_cell():
+    text = SMALL.replace("[grid]", '[variants]\n"a | b" = {}\n[grid]').replace(
+        "[[published]]", '[[published]]\nvariant = "a | b"'
+    )
+    report = table_report(parse_experiment(text, "small", "small.toml"), [])
+    rows = [line for line in as_markdown(report).splitlines() if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in rows} == {len(report.columns) + 1}
+    assert r"a \| b" in rows[2]
 
 
 def test_csv_has_full_precision():

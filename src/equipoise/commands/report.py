@@ -9,6 +9,7 @@ import typer
 
 from equipoise.commands.figures import FigureFile, check_figures, draw_figures
 from equipoise.commands.options import DEFAULT_FILES, DEFAULT_STORE, Epochs, StoreFile
+from equipoise.commands.outputs import FIGURE_SUFFIXES, check_output
 from equipoise.commands.terminal import spinner
 from equipoise.errors import ChoiceError, SpecError
 
@@ -87,9 +88,10 @@ def _draw(names: Sequence[str] | None, path: Path, epochs: int | None, figure: P
     from equipoise.report.figures import has_figure
     from equipoise.report.page import write_page
 
-    if html is not None and html != DEFAULT_FILES and html.suffix.lower() not in (".html", ".htm"):
-        remedy = f"write {html.with_suffix('.html')}"
-        raise SpecError(f"the page is an .html file, not {html.suffix}", where=f"--html {html}", remedy=remedy)
+    if html != DEFAULT_FILES:
+        check_output(html, "--html", (".html", ".htm"))
+    if figure != DEFAULT_FILES:
+        check_output(figure, "--figure", FIGURE_SUFFIXES)
     with spinner("reading the store …"), Store(path, read_only=True) as store:
         tables = _tabulate(names, path, epochs)
         files = []

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from equipoise.commands.options import DataRoot
+from equipoise.commands.outputs import check_output
 from equipoise.commands.terminal import epoch_bar, spinner
-from equipoise.errors import TrainingError
-from equipoise.experiments.spec import CHOICES
+from equipoise.experiments.spec import CHOICES, RunSpec
 
 if TYPE_CHECKING:
     from equipoise.training.history import History
@@ -47,6 +47,22 @@ def train(
     as_json: Annotated[bool, Option("--json", help="Print the result and the training curves as JSON.")] = False,
 ) -> None:
     """Train one network on one data set and report the test accuracy at the best validation accuracy."""
+    check_output(save, "--save")
+    RunSpec(  # checks names and ranges before torch is loaded
+        dataset=dataset,
+        kind=kind,  # type: ignore[arg-type]
+        depth=layers,
+        width=width,
+        heads=heads,
+        init=init,  # type: ignore[arg-type]
+        optimizer=optimizer,  # type: ignore[arg-type]
+        lr=lr,
+        epochs=epochs,
+        weight_decay=weight_decay,
+        dropout=dropout,
+        activation=activation,  # type: ignore[arg-type]
+        seed=seed,
+    )
     with spinner("loading torch, PyG and the data …"):
         import torch
 
@@ -55,9 +71,6 @@ def train(
         from equipoise.nn.stack import Stack
         from equipoise.training.loop import train as train_model
 
-        if save is not None and not save.resolve().parent.is_dir():
-            folder = save.resolve().parent
-            raise TrainingError(f"there is no folder {folder}", where=f"--save {save}", remedy="create it first")
         data = load_dataset(dataset, data_root)
         widths = [data.num_features, *[width] * (layers - 1), data.classes]
         model = Stack(

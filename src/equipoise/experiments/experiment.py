@@ -19,6 +19,17 @@ ExperimentKind = Literal["table", "figure", "data"]
 Measure = Literal["accuracy", "epochs"]
 
 
+MAX_RUNS = 100_000  # of an experiment: more is a slip, and listing them would take minutes
+
+
+def check_number_of_runs(count: int) -> None:
+    """Raise a :class:`SpecError` if an experiment would have too many runs."""
+    if count > MAX_RUNS:
+        raise SpecError(
+            f"that would be {count} runs; an experiment has at most {MAX_RUNS}", remedy="choose fewer values"
+        )
+
+
 def expand_lists(table: Any) -> Any:
     """Turn ``{a = 1, b = [2, 3]}`` into ``{a: 1, b: 2}, {a: 1, b: 3}``: one row per entry of the lists.
 
@@ -194,7 +205,7 @@ class Experiment:
 
         Raises:
             ChoiceError: If the experiment has no such data set, depth or scheme.
-            SpecError: If no cell matches all of them.
+            SpecError: If no cell matches all of them, or there would be too many runs.
 
         Example:
             >>> from equipoise.experiments.parser import load_experiment
@@ -206,6 +217,8 @@ class Experiment:
             if values is not None:
                 cells = self._select(cells, name, values)
         max_epochs = sorted({spec.epochs for spec in self.specs})
+        if seeds is not None:
+            check_number_of_runs(len(cells) * seeds)
         remark, truncated = self.remark, self.truncated
         if epochs is not None and max_epochs not in ([], [epochs]):
             remark = f"of at most {epochs} epochs instead of {' and '.join(map(str, max_epochs))}"

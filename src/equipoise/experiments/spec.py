@@ -75,20 +75,22 @@ def _expect(expected: str) -> WrapValidator:
     return WrapValidator(validate)
 
 
+MAX_INTEGER = 2**63 - 1  # of SQLite and torch
+MAX_FLOAT = 3.4028234663852886e38  # of float32
+
 # NumPy scalars become Python numbers; strings and booleans are not numbers.
 INTEGER = BeforeValidator(_to_int)
 FLOAT = BeforeValidator(_to_float)
-FINITE = Field(strict=True, allow_inf_nan=False)
+FINITE = Field(strict=True, allow_inf_nan=False, le=MAX_FLOAT)
 
-MAX_INTEGER = 2**63 - 1  # of SQLite and torch
 PositiveInt = Annotated[
     int, Field(strict=True, ge=1, le=MAX_INTEGER), INTEGER, _expect("a whole number, 1 or more (and below 2**63)")
 ]
 NonNegativeInt = Annotated[
     int, Field(strict=True, ge=0, le=MAX_INTEGER), INTEGER, _expect("a whole number, 0 or more (and below 2**63)")
 ]
-PositiveFloat = Annotated[float, FINITE, Field(gt=0), FLOAT, _expect("a number above 0")]
-NonNegativeFloat = Annotated[float, FINITE, Field(ge=0), FLOAT, _expect("0 or more")]
+PositiveFloat = Annotated[float, FINITE, Field(gt=0), FLOAT, _expect("a number above 0, of float32")]
+NonNegativeFloat = Annotated[float, FINITE, Field(ge=0), FLOAT, _expect("0 or more, of float32")]
 Probability = Annotated[float, FINITE, Field(ge=0, lt=1), FLOAT, _expect("at least 0 and less than 1")]
 Switch = Annotated[bool, Field(strict=True), _expect("true or false")]
 

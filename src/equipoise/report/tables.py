@@ -256,12 +256,13 @@ LATEX_ESCAPES = {
 def as_markdown(report: TableReport) -> str:
     """Render a heading, the table with aligned columns, claims, observations and notes."""
     rows = [
-        [f"**{cell}**" if (i, j) in report.bold else cell for j, cell in enumerate(row)]
+        [f"**{_markdown(cell)}**" if (i, j) in report.bold else _markdown(cell) for j, cell in enumerate(row)]
         for i, row in enumerate(report.rows)
     ]
-    widths = [max(3, *(len(row[j]) for row in [report.columns, *rows])) for j in range(len(report.columns))]
+    columns = [*map(_markdown, report.columns)]
+    widths = [max(3, *(len(row[j]) for row in [columns, *rows])) for j in range(len(columns))]
     lines = [f"## {report.name}: {report.title}", "", f"{report.source}. {report.status}.".removeprefix(". "), ""]
-    lines += [_markdown_row(report.columns, widths), "|" + "|".join("-" * (width + 2) for width in widths) + "|"]
+    lines += [_markdown_row(columns, widths), "|" + "|".join("-" * (width + 2) for width in widths) + "|"]
     lines += [_markdown_row(row, widths) for row in rows]
     claims = [
         f"**{claim.verdict}**: {claim.statement}{_parenthesis(claim.source)} {claim.evidence}"
@@ -327,6 +328,11 @@ def _csv_value(value: object) -> object:
 
 def _markdown_row(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "| " + " | ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) + " |"
+
+
+def _markdown(cell: str) -> str:
+    """Escape what would end a cell."""
+    return " ".join(cell.replace("|", r"\|").split())
 
 
 def _parenthesis(source: str) -> str:
