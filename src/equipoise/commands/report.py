@@ -14,7 +14,7 @@ from equipoise.commands.terminal import spinner
 from equipoise.errors import ChoiceError, SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
     from equipoise.experiments.experiment import Experiment
     from equipoise.experiments.result import Result
@@ -116,11 +116,11 @@ def _tabulate(names: Sequence[str] | None, path: Path, epochs: int | None) -> li
         return [(experiment, _count_datasets(experiment)) for experiment in experiments]
     with Store(path, read_only=True) as store:
         results = list(store.results().values())
-        load_frame = frame_loader(store)
+        recorded_keys, load_frame = store.recording_plans(), frame_loader(store)
         tables = [
             (experiment, _count_datasets(experiment))
             if experiment.kind == "data"
-            else _tabulate_runs(experiment, results, load_frame, epochs)
+            else _tabulate_runs(experiment, results, recorded_keys, load_frame, epochs)
             for experiment in experiments
             if names or experiment.kind != "data"
         ]
@@ -143,12 +143,18 @@ def _count_datasets(experiment: Experiment) -> TableReport:
 
 
 def _tabulate_runs(
-    experiment: Experiment, results: Sequence[Result], load_frame: FrameLoader, epochs: int | None
+    experiment: Experiment,
+    results: Sequence[Result],
+    recorded_keys: Container[str],
+    load_frame: FrameLoader,
+    epochs: int | None,
 ) -> tuple[Experiment, TableReport]:
+    from equipoise.experiments.recording_plan import recording_plans
     from equipoise.report.summary import match_epochs
     from equipoise.report.tables import table_report
 
-    matched = match_epochs(experiment, results, epochs)
+    recorded = [result for result in results if result.key in recorded_keys] if recording_plans([experiment]) else []
+    matched = match_epochs(experiment, recorded or results, epochs)
     return matched, table_report(matched, results, load_frame)
 
 

@@ -132,6 +132,7 @@ class Experiment:
         load_options: options of :func:`~equipoise.load_dataset` by data set, for ``"data"``.
         runs_per_cell: number of runs per cell in the experiment's file; :meth:`subset` does not change it.
         truncated: whether runs end after fewer epochs than in the experiment's file.
+        target: how the experiment is named on the command line, with the path of its file; by default its name.
         remark: how the runs differ from those of the experiment's file; empty if they do not.
     """
 
@@ -152,6 +153,7 @@ class Experiment:
     load_options: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
     runs_per_cell: int = 1
     truncated: bool = False
+    target: str = ""
     remark: str = ""
 
     @property

@@ -12,7 +12,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from itertools import product
@@ -125,7 +125,7 @@ def load_experiment(name: str | Path) -> Experiment:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise SpecError(f"the experiment cannot be read: {error}", where=str(path)) from error
-        return parse_experiment(text, path.stem, str(path))
+        return replace(parse_experiment(text, path.stem, str(path)), target=str(path))
     paper, further = experiment_names(), further_experiment_names()
     if name not in (*paper, *further):
         raise ChoiceError("experiment", name, [*paper, *further, "a file of your own, my.toml"])

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from equipoise.experiments.experiment import Experiment
 from equipoise.report.claims import Comparison, Judgement, Verdict, judge_claims, judge_published
+from equipoise.report.depth_chart import Panel, depth_panels
 from equipoise.report.describe import describe_recordings
 from equipoise.report.frames import FrameLoader
 from equipoise.report.summary import Estimate, RunResult, TableRow, summarize, table_rows
@@ -53,6 +54,7 @@ class TableReport:
         records: the table with full precision, one record per row.
         comparisons: the claims with full precision, one record per comparison.
         observations: sentences that describe the recordings.
+        panels: accuracy against depth, for the page.
     """
 
     name: str
@@ -67,6 +69,7 @@ class TableReport:
     records: Sequence[dict[str, object]]
     comparisons: Sequence[dict[str, object]] = ()
     observations: Sequence[str] = ()
+    panels: Sequence[Panel] = ()
 
 
 def table_report(
@@ -105,6 +108,7 @@ def table_report(
         notes=experiment.notes,
         records=[_row_record(experiment, row) for row in rows],
         comparisons=[_comparison_record(verdict, one) for verdict in verdicts for one in verdict.comparisons],
+        panels=depth_panels(experiment, rows),
         observations=[] if load_frame is None else describe_recordings(experiment, load_frame),
     )
 
