@@ -13,8 +13,9 @@ from equipoise.commands.discover import FACTORY_HELP, Plot, plot_laws
 from equipoise.commands.options import DataRoot, Json
 from equipoise.commands.outputs import FIGURE_SUFFIXES, check_output
 from equipoise.commands.terminal import spinner
+from equipoise.commands.threads import wait_passively
 from equipoise.errors import EquipoiseError
-from equipoise.experiments.spec import CHOICES
+from equipoise.experiments.choices import CHOICES
 
 if TYPE_CHECKING:
     from torch import nn
@@ -78,6 +79,7 @@ def inspect(
     depth, report gradients, balance, representations and loss, and judge
     whether the network will train.
     """
+    wait_passively()
     check_output(figure, "--figure", FIGURE_SUFFIXES)
     check_output(plot, "--plot", FIGURE_SUFFIXES)
     if lr is not None and not 0 < lr < math.inf:

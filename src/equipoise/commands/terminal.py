@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from equipoise.commands.options import format_duration
-from equipoise.experiments.sweep import SweepCallback
+from equipoise.experiments.callback import SweepCallback
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -11,7 +11,8 @@ import typer
 from equipoise.commands.options import DataRoot
 from equipoise.commands.outputs import check_output
 from equipoise.commands.terminal import epoch_bar, spinner
-from equipoise.experiments.spec import CHOICES, RunSpec
+from equipoise.commands.threads import wait_passively
+from equipoise.experiments.choices import CHOICES
 
 if TYPE_CHECKING:
     from equipoise.training.history import History
@@ -47,6 +48,9 @@ def train(
     as_json: Annotated[bool, Option("--json", help="Print the result and the training curves as JSON.")] = False,
 ) -> None:
     """Train one network on one data set and report the test accuracy at the best validation accuracy."""
+    from equipoise.experiments.spec import RunSpec
+
+    wait_passively()
     check_output(save, "--save")
     RunSpec(  # checks names and ranges before torch is loaded
         dataset=dataset,

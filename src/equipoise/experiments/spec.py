@@ -1,7 +1,6 @@
 """The specification of a run: every setting that determines its result.
 
-This module imports neither torch nor PyG, so the choices of kinds, schemes and so on are listed here as literals; the
-tests compare them with the registries of :mod:`equipoise.nn`, :mod:`equipoise.init` and :mod:`equipoise.training`.
+This module imports neither torch nor PyG.
 """
 
 from __future__ import annotations
@@ -11,47 +10,23 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from numbers import Integral, Real
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, WrapValidator
 
-from equipoise.data.catalog import CATALOG
 from equipoise.errors import ChoiceError, SpecError
-
-Kind = Literal["gatv2", "gat", "gcn", "omega-gat", "lipschitz-gat", "transformer"]
-SchemeName = Literal[
-    "default",
-    "xav",
-    "xav-z",
-    "bal-x",
-    "llortho",
-    "bal-o",
-    "identity",
-    "bal-identity",
-    "llidentity",
-    "bal-llidentity",
-    "rebalanced",
-]
-Activation = Literal["relu", "leaky-relu", "elu", "gelu", "tanh", "identity"]
-Skip = Literal["linear", "identity"]
-Norm = Literal["layer", "batch"]
-JumpingKnowledge = Literal["cat"]
-CriterionName = Literal["weights", "gradients", "relative-gradients"]
-OptimizerName = Literal["sgd", "adam", "adamw", "nadam", "radam", "adamax", "rmsprop", "adagrad"]
-
-BALANCED_SCHEMES = ("bal-x", "bal-o", "bal-identity", "bal-llidentity")
-
-CHOICES: dict[str, tuple[str | None, ...]] = {
-    "dataset": tuple(CATALOG),
-    "init": get_args(SchemeName),
-    "kind": get_args(Kind),
-    "activation": get_args(Activation),
-    "skip": (None, *get_args(Skip)),
-    "norm": (None, *get_args(Norm)),
-    "jk": (None, *get_args(JumpingKnowledge)),
-    "optimizer": get_args(OptimizerName),
-    "rebalance_criterion": get_args(CriterionName),
-}
+from equipoise.experiments.choices import (
+    BALANCED_SCHEMES,
+    CHOICES,
+    Activation,
+    CriterionName,
+    JumpingKnowledge,
+    Kind,
+    Norm,
+    OptimizerName,
+    SchemeName,
+    Skip,
+)
 
 
 def _to_int(value: Any) -> Any:
