@@ -11,7 +11,7 @@ import typer
 from equipoise import __version__
 from equipoise.commands import bench, data, demo, discover, inspect, partition, report, reproduce, status, store, train
 from equipoise.commands.options import OptionalFileCommand
-from equipoise.errors import EquipoiseError
+from equipoise.errors import EquipoiseError, is_out_of_memory
 from equipoise.inert_text import printable
 
 app = typer.Typer(
@@ -83,11 +83,31 @@ def _show_log_messages() -> None:
 
 
 def main() -> NoReturn:
-    """Run the command line and exit: 0 on success, 1 if the work failed, 2 for an impossible request."""
+    """Run the command line and exit: 0 on success, 1 if the work failed, 2 for an impossible request, 130 on Ctrl-C."""
     _show_log_messages()
+    code: object = 0
     try:
-        app()
+        try:
+            app()
+        except SystemExit as exit_:
+            code = exit_.code
+        sys.stdout.flush()  # here, where a full disk is an error in words
     except EquipoiseError as error:
-        typer.secho(f"error: {printable(str(error))}", fg=typer.colors.RED, err=True)
-        sys.exit(2)
-    sys.exit(0)
+        _fail(str(error), 2)
+    except KeyboardInterrupt:
+        _fail("interrupted", 130)
+    except OSError as error:
+        _fail(f"{error.filename or 'the output'} cannot be read or written: {error.strerror or error}", 1)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        _fail("there is not enough memory\n  remedy: choose a narrower or shallower network, or a smaller graph", 1)
+    if code == 130:
+        typer.echo("interrupted", err=True)
+    sys.exit(code)  # type: ignore[arg-type]
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    typer.secho(f"error: {printable(message)}", fg=typer.colors.RED, err=True)
+    sys.stdout = None  # nothing more to flush at exit
+    sys.exit(code)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event
@@ -108,7 +110,8 @@ def train_schemes(settings: DemoSettings, on_epoch: ProgressCallback, jobs: int 
     queue: Queue[EpochProgress] = context.Queue()
     stop = context.Event()
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=_init_worker, initargs=(queue, stop)) as pool:
-        runs = [pool.submit(_train_in_worker, scheme, settings) for scheme in SCHEMES]
+        with _ignore_interrupt():  # which the workers inherit: Ctrl-C reaches this process, which stops them
+            runs = [pool.submit(_train_in_worker, scheme, settings) for scheme in SCHEMES]
         try:
             _forward_progress(queue, runs, on_epoch)
         except KeyboardInterrupt:
@@ -158,6 +161,15 @@ def _imbalance_table(before: ImbalancePanel, after: ImbalancePanel) -> Table:
     for label, old, new in zip(before.labels, before.values, after.values, strict=True):
         table.add_row(label, f"{np.median(old):+.3f}", f"{np.abs(old).max():.3f}", f"{np.abs(new).max():.1e}")
     return table
+
+
+@contextmanager
+def _ignore_interrupt() -> Iterator[None]:
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 def _forward_progress(

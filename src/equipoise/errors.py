@@ -39,6 +39,23 @@ class EquipoiseError(Exception):
         super().__init__("\n".join(lines))
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether an error says that memory could not be allocated.
+
+    Args:
+        error: Any exception; torch raises a ``RuntimeError`` where Python raises a ``MemoryError``.
+
+    Returns:
+        True for a failed allocation.
+
+    Example:
+        >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("shape mismatch"))
+        (True, False)
+    """
+    words = ("can't allocate memory", "not enough memory", "out of memory", "Storage size calculation overflowed")
+    return isinstance(error, MemoryError) or any(word in str(error) for word in words)
+
+
 class TrainingWarning(UserWarning):
     """A recorder found a layer that does not move, or representations that have become equal."""
 

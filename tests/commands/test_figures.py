@@ -59,7 +59,7 @@ def test_runs_are_recorded_if_a_figure_needs_it(tmp_path):
     own, path, page = tmp_path / "own.toml", tmp_path / "new.sqlite", tmp_path / "page.html"
     own.write_text(OWN.replace('["accuracy", "epochs"]', '["relative-gradient"]'))
     assert run("reproduce", own, "--store", path, "--jobs", 1).exit_code == 0
-    with Store(path, create=False) as opened:
+    with Store(path, read_only=True) as opened:
         assert len(opened.recording_plans()) == 4
     assert run("report", own, "--store", path, "--html", page).exit_code == 0
     (data,) = re.findall(r'id="data">(.*?)</script>', page.read_text())
@@ -115,8 +115,8 @@ def test_page_shows_all_experiments_with_runs(store, tmp_path):
         (("reproduce", "inits", "--figure", "a.gif"), "choose one of: .png, .svg, .pdf"),
         (("report", "inits", "--figure", "a.pgn"), "did you mean '.png'"),
         (("report", "dynamics-5", "--figure"), "equipoise reproduce dynamics-5 --figure"),
-        (("report", "inits", "--html", "no/such/folder.html"), "the page cannot be written"),
-        (("report", "inits", "--html", "page.pdf"), "the page is an .html file"),
+        (("report", "inits", "--html", "no/such/folder.html"), "there is no folder"),
+        (("report", "inits", "--html", "page.pdf"), "choose one of: .html, .htm"),
     ],
 )
 def test_errors_name_the_mistake_before_any_run(store, arguments, message):

@@ -32,7 +32,7 @@ def test_prints_available_results(store):
     assert result.exit_code == 0
     assert "6 of 675 runs, 133 of 135 cells missing, of at most 200 epochs instead of 5000" in result.stdout
     assert "| 61.00 ± 2.48 | 3/5" in result.stdout
-    assert "**not enough runs**: At every L ≥ 10, Bal_O" in result.stdout
+    assert "**open**: At every L ≥ 10, bal-o" in result.stdout
 
 
 def test_without_a_name_reports_experiments_with_runs(store):

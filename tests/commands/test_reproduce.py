@@ -28,7 +28,7 @@ def reproduce(*arguments):
 
 
 def stored_results(path):
-    with Store(path, create=False) as store:
+    with Store(path, read_only=True) as store:
         return store.results(curves=True)
 
 

@@ -44,6 +44,16 @@ def test_export_and_import_round_trip(tmp_path):
     assert (tmp_path / "results.csv").read_bytes() == (tmp_path / "again.csv").read_bytes()
 
 
+def test_other_numbers_are_reported(tmp_path):
+    with Store() as first:
+        first.merge([run(SPECS[0])])
+    store("export", "results.csv")
+    (tmp_path / "results.csv").write_text((tmp_path / "results.csv").read_text().replace("finished,", "converged,"))
+    result = store("import", "results.csv")
+    assert result.stdout == "0 runs added, 1 already there\n"
+    assert "1 of the runs already there have other numbers in results.csv" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

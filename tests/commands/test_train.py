@@ -48,9 +48,9 @@ def test_model_that_cannot_be_saved_is_refused_before_training(tmp_path, monkeyp
     monkeypatch.setattr("equipoise.training.loop.train", never)
     (tmp_path / "kept.pt").write_bytes(b"kept")
     for save, message in (
-        (tmp_path, f"{tmp_path} is a folder"),
-        (Path("/proc/model.pt"), "cannot be saved there"),  # a place that nobody can write to, root included
-        (Path("/proc/version"), "cannot be saved there"),
+        (tmp_path, "this is a folder, not a file"),
+        (Path("/proc/model.pt"), "cannot be written"),  # a place that nobody can write to, root included
+        (Path("/proc/version"), "cannot be written"),
     ):
         result = run("--epochs", "1", "--save", str(save))
         assert isinstance(result.exception, TrainingError), result.output

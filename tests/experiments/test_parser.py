@@ -104,7 +104,7 @@ def test_example_of_the_documentation():
             "ci = [1.5]",
             "lists of 1 and 2 entries do not match\n  where:  custom.toml, [[published]]",
         ),
-        ("accuracy = [70,", 'accuracy = ["70",', "accuracy must be a number, got '70'"),
+        ("accuracy = [70,", 'accuracy = ["70",', "accuracy must be a finite number, got '70'"),
         ('init = "xav"\n', 'init = "bal-x"\n', "unknown init 'bal-x'\n  where:  custom.toml, [[published]] number 1"),
         ('init = "xav"\n', "", "unknown init None\n  where:  custom.toml, [[published]] number 1"),
         ("depth = [2, 5]\naccuracy", "depth = [2, 2]\naccuracy", "published twice"),

@@ -113,6 +113,21 @@ def stored(path):
         return store.results(curves=True)
 
 
+def test_refused_token_is_not_reported_as_a_missing_cluster(monkeypatch):
+    """As Ray 2.60 reports it: a failed connection, caused by an error whose text has the traceback."""
+    ray = pytest.importorskip("ray", reason="needs Ray: pip install 'equipoise[ray]'")
+
+    def init(*_, **__):
+        try:
+            raise RuntimeError("Failed to connect to GCS. Last connection error: … ray.exceptions.AuthenticationError")
+        except RuntimeError as error:
+            raise ConnectionError("Failed to connect to Ray cluster at 192.0.2.1:6379") from error
+
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(ClusterError, match=r"its token is missing or wrong(.|\n)*auth_token"):
+        next(ray_executor("auto")(SPECS, run))
+
+
 def test_ray_is_not_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ClusterError, match=r"not installed(.|\n)*equipoise\[ray\]"):

@@ -12,7 +12,7 @@ from equipoise.experiments.spec import FIELDS, RunSpec
 from equipoise.experiments.store import MergeCount, Store
 from tests.experiments.workloads import SPECS, spec
 
-positive = st.floats(min_value=1e-300, max_value=1e300)
+positive = st.floats(min_value=1e-300, max_value=1e38)
 fraction = st.floats(min_value=0, max_value=1)
 specs = st.builds(
     RunSpec,
@@ -95,10 +95,71 @@ def test_errors_name_the_line(tmp_path):
     check(good.replace("true", "perhaps"), r"'perhaps' is neither 'true' nor 'false'(.|\n)*line 2")
     check(good.replace("test_accuracy", "accuracy"), r"no column test_accuracy(.|\n)*store export")
     check("", "no column key, dataset, depth …")
+    check(good.rsplit(",", 3)[0] + "\n", r"as many fields as the header(.|\n)*line 3")
     with pytest.raises(StoreError, match="cannot be read"):
         list(read_csv(tmp_path / "none.csv"))
     with pytest.raises(StoreError, match="cannot be written"):
         write_csv([], tmp_path / "no" / "folder.csv")
+
+
+def replace_field(text, line, column, value):
+    """The table with another text in one field."""
+    rows = list(csv.reader(text.splitlines()))
+    rows[line - 1][rows[0].index(column)] = value
+    return "".join(",".join(f'"{field}"' for field in row) + "\n" for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("test_accuracy", "inf"),
+        ("test_accuracy", "-3"),
+        ("test_accuracy", "1e9"),
+        ("test_accuracy", "nan"),
+        ("val_accuracy", "NaN"),
+        ("val_accuracy", "1.0000001"),
+        ("best_epoch", "0"),
+        ("best_epoch", "99999999999999999999999"),
+        ("epochs", "-1"),
+        ("epochs", "9223372036854775808"),
+        ("epochs", "9" * 5000),
+        ("epochs", "2.5"),
+        ("seconds", "inf"),
+        ("depth", "two"),
+    ],
+)
+def test_impossible_numbers_are_refused(tmp_path, column, value):
+    path = tmp_path / "results.csv"
+    write_csv([failed_result(one, "") for one in SPECS], path)
+    path.write_text(replace_field(path.read_text(), 3, column, value))
+    with pytest.raises(StoreError, match=rf"is not a number(.|\n)*line 3, column {column}"):
+        list(read_csv(path))
+
+
+def test_conflicting_rows_of_a_run_are_refused(tmp_path):
+    path = tmp_path / "results.csv"
+    write_csv([Result(spec=SPECS[0], outcome="finished", test_accuracy=0.5, epochs=6)], path)
+    row = path.read_text().splitlines()[1]
+    path.write_text(path.read_text() + row + "\n")
+    assert len(list(read_csv(path))) == 2, "equal rows are no conflict"
+    path.write_text(path.read_text() + row.replace(",0.5,", ",0.6,") + "\n")
+    with pytest.raises(StoreError, match=r"also in line 2, with 0.5 instead of 0.6(.|\n)*line 4, column test_accuracy"):
+        list(read_csv(path))
+
+
+def test_other_numbers_than_in_the_store_are_counted(tmp_path):
+    ours, theirs = (Result(spec=SPECS[0], outcome="finished", test_accuracy=a, seconds=a) for a in (0.5, 0.6))
+    with Store(tmp_path / "a.sqlite") as store:
+        store.merge([ours, failed_result(SPECS[1], "")])
+        assert store.merge([theirs, failed_result(SPECS[1], "other")]) == MergeCount(known=2, differing=1)
+        assert store.results()[ours.key] == ours
+
+
+def test_byte_order_mark_is_skipped(tmp_path):
+    path = tmp_path / "results.csv"
+    write_csv([failed_result(SPECS[0], "")], path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert [result.key for result in read_csv(path)] == [SPECS[0].key]
 
 
 def test_rows_are_sorted_by_key(tmp_path):

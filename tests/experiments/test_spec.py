@@ -126,7 +126,7 @@ def test_is_hashable_and_replaceable():
         ({"activation": None}, "unknown activation None"),
         ({"skip": "linaer"}, "did you mean 'linear'?"),
         ({"optimizer": "SGD"}, "unknown optimizer 'SGD'"),
-        ({"depth": 0}, "depth must be a whole number, 1 or more\n  where:  depth=0"),
+        ({"depth": 0}, "depth must be a whole number, 1 or more (and below 2**63)\n  where:  depth=0"),
         ({"depth": 2.5}, "where:  depth=2.5"),
         ({"depth": "10"}, "where:  depth='10'"),
         ({"heads": True}, "where:  heads=True"),

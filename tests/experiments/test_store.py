@@ -39,7 +39,7 @@ def test_stored_results_and_curves_are_bit_identical(tmp_path, results):
     with Store(tmp_path / "results.sqlite") as store:
         for result in results:
             store.put(result)
-    with Store(tmp_path / "results.sqlite", create=False) as store:
+    with Store(tmp_path / "results.sqlite", read_only=True) as store:
         stored = store.results(curves=True)
         assert list(stored) == [result.key for result in results]
         for result in results:
@@ -67,11 +67,11 @@ def test_merge_keeps_results_and_replaces_failures(tmp_path, results):
         store.put(first)
         store.put(failed_result(second.spec, "out of memory"))
         other = replace(first, test_accuracy=0.123)
-        assert store.merge([other, second, third]) == MergeCount(added=1, replaced=1, known=1)
+        assert store.merge([other, second, third]) == MergeCount(added=1, replaced=1, known=1, differing=1)
         stored = store.results(curves=True)
         assert all(equal_results(stored[result.key], result) for result in (first, second, third))
         before = dump(store.path)
-        assert store.merge([other, failed_result(second.spec, "again"), third]) == MergeCount(known=3)
+        assert store.merge([other, failed_result(second.spec, "again"), third]) == MergeCount(known=3, differing=1)
         assert dump(store.path) == before
 
 
@@ -138,7 +138,7 @@ def test_readers_do_not_wait_for_writers(tmp_path, results):
 
 def test_errors_explain_why_a_file_is_not_a_store(tmp_path):
     with pytest.raises(StoreError, match=r"the store does not exist(.|\n)*none.sqlite"):
-        Store(tmp_path / "none.sqlite", create=False)
+        Store(tmp_path / "none.sqlite", read_only=True)
     assert not (tmp_path / "none.sqlite").exists()
     with pytest.raises(StoreError, match=r"cannot be opened(.|\n)*folder exists"):
         Store(tmp_path / "no" / "folder.sqlite")

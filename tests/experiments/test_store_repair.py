@@ -66,7 +66,7 @@ def equal(a, b):
 
 def read_all(path, keys):
     """Every way to read a store; raises a StoreError if it notices damage."""
-    with Store(path, create=False) as store:
+    with Store(path, read_only=True) as store:
         found = store.results(curves=True, recordings=True)
         assert store.outcomes() == {key: result.outcome for key, result in found.items()}
         for key in keys:
@@ -127,7 +127,7 @@ def test_truncated_store_is_refused_and_salvaged(path, results, fraction):
 @pytest.mark.parametrize("content", [b"", b"SQLite format 3\0", b"x" * 5000], ids=["empty", "header", "noise"])
 def test_file_without_content_is_refused(path, content):
     path.write_bytes(content)
-    for use in (lambda: Store(path, create=False), lambda: repair_store(path), lambda: check_store(path)):
+    for use in (lambda: Store(path, read_only=True), lambda: repair_store(path), lambda: check_store(path)):
         with pytest.raises(StoreError):
             use()
     assert path.read_bytes() == content

@@ -244,7 +244,7 @@ def check_store(value: tuple[list[Any], list[tuple[str, Any]], list[str]]) -> No
         connection.commit()
         connection.close()
     try:
-        with Store(path, create=False, timeout=0.1) as store:
+        with Store(path, read_only=True, timeout=0.1) as store:
             read = store.results(curves=True, recordings=True)
             store.running(), store.lock_owner(), store.recording_plans()
             store.merge(results())

@@ -58,7 +58,7 @@ def test_each_panel_shows_its_own_run(store):
 def test_conservation_panels_are_titled_by_optimizer_and_scheme(store):
     figure = draw_figure(shrink_experiment("conservation"), store.results(), frame_loader(store))
     titles = [ax.get_title() for ax in figure.axes if ax.get_title()]
-    assert titles == [r"$\delta$ with GD", r"$\delta$ with Adam", "$c$ with Xav.", "$c$ with LLortho+Bal"]
+    assert titles == [r"$\delta$ with GD", r"$\delta$ with Adam", "$c$ with xav", "$c$ with bal-o"]
 
 
 @pytest.mark.parametrize(("name", "threshold"), [("dynamics-5", "0.05"), ("dynamics-10", "0.5")])

@@ -33,6 +33,15 @@ def test_long_curves_are_downsampled(tmp_path, monkeypatch):
     np.testing.assert_allclose(first["curves"]["test_accuracy"], 100 * curves["test_accuracy"][index], rtol=1e-3)
 
 
+def test_recorded_runs_of_another_length_are_shown(tmp_path):
+    recorded, tabulated = shrink_experiment("dynamics-5", epochs=4), shrink_experiment("dynamics-5", epochs=6)
+    with Store(tmp_path / "runs.sqlite") as store:
+        run_experiments(store, recorded)
+        data = page_data([tabulated], store)
+    assert [entry["name"] for entry in data["experiments"]] == ["other recorded runs"]
+    assert [len(data["runs"][entry["run"]]["epochs"]) for entry in data["layers"]] == [4, 4]
+
+
 def test_heat_map_shows_the_largest_magnitude_over_neurons(tmp_path):
     experiment = shrink_experiment("conservation")
     key = experiment.specs[2].key

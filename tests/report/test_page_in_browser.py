@@ -61,6 +61,35 @@ def test_policy_blocks_foreign_scripts(browser, file):
     assert any("Content Security Policy" in message for message in browser.console_messages())
 
 
+def test_page_leads_with_accuracy_against_depth(page):
+    assert page.run("return document.querySelector('main section').id") == "lead"
+    texts = "return [...document.querySelectorAll(arguments[0])].map((node) => node.textContent)"
+    assert page.run(texts, "#lead .panels .title") == ["cora", "texas"]
+    assert count(page, "#lead .panels circle.ours") == 8
+    assert count(page, "#lead .panels circle.paper") == 2
+    colours = "return [...document.querySelectorAll('#lead .legend line')].map((l) => getComputedStyle(l).stroke)"
+    xav, bal_o = page.run(colours)
+    assert xav != bal_o
+
+
+def test_markers_are_inside_their_panels(page):
+    assert page.run("""
+        return [...document.querySelectorAll('.panels circle')].every((circle) => {
+          const mark = circle.getBoundingClientRect(), panel = circle.closest('svg').getBoundingClientRect();
+          const fits = mark.top >= panel.top && mark.bottom <= panel.bottom;
+          return fits && mark.left >= panel.left && mark.right <= panel.right;
+        })
+    """)
+
+
+def test_table_of_comparisons_is_one_click_away(page):
+    visible = "return document.querySelector(arguments[0]).checkVisibility()"
+    assert not page.run(visible, "#experiment-1 .comparisons table")
+    page.run("document.querySelector('#experiment-1 .comparisons summary').click()")
+    assert page.run(visible, "#experiment-1 .comparisons table")
+    assert page.run(visible, "#experiment-1 > .wide > table"), "tables are open"
+
+
 def test_curves_of_selected_runs(page):
     assert count(page, "#curve-chart path") == 2
     loss = page.run("return document.querySelector('#curve-chart path').getAttribute('d')")
@@ -81,6 +110,43 @@ def test_filter_matches_all_words(page):
     assert count(page, "#curve-runs input") == 1
     page.run(CHANGE, "curve-filter", "nonsense")
     assert "no run" in page.run("return document.getElementById('curve-runs').textContent")
+
+
+def test_filtered_runs_disappear_from_the_chart(page):
+    page.run(CHANGE, "curve-filter", "bal-o")
+    assert count(page, "#curve-chart path.curve") == 1
+    page.run(CHANGE, "curve-filter", "nonsense")
+    assert "no selected run matches" in page.run("return document.getElementById('curve-chart').textContent")
+
+
+def test_mean_over_seeds_has_a_band(page):
+    page.run("document.getElementById('curve-clear').click()")
+    page.run("document.querySelector('#curve-runs input').click()")
+    page.run(CHANGE, "curve-mean", True)
+    assert count(page, "#curve-chart path.curve") == count(page, "#curve-chart path.band") == 1
+    assert "(1 seed)" in page.run(HOVER, "#curve-chart svg")
+
+
+def test_dragging_zooms_both_axes(page):
+    ticks = "return [...document.querySelectorAll('#curve-chart text')].map((text) => text.textContent)"
+    page.run("document.getElementById('curve-chart').scrollIntoView({block: 'center'})")
+    everything = page.run(ticks)
+    left, top, width, height = page.run("""
+        const box = document.querySelector('#curve-chart svg').getBoundingClientRect();
+        return [box.left, box.top, box.width, box.height];
+    """)
+    page.drag((left + 0.3 * width, top + 0.3 * height), (left + 0.6 * width, top + 0.5 * height))
+    assert page.run(ticks) != everything
+    page.run("document.getElementById('curve-unzoom').click()")
+    assert page.run(ticks) == everything
+    assert page.run("return document.getElementById('curve-unzoom').hidden")
+
+
+def test_figures_follow_dark_mode(browser, file):
+    for scheme, inverted in (("light", False), ("dark", True)):
+        browser.open(file, prefers_color_scheme=scheme)
+        style = browser.run("return getComputedStyle(document.querySelector('figure img')).filter")
+        assert ("invert" in style) is inverted
 
 
 def test_hovering_over_a_curve_shows_its_values(page):
@@ -112,18 +178,24 @@ def test_heat_maps(page):
     assert count(page, "#layer-chart-first rect") == 5 * 6
 
 
-def test_copy_buttons(page):
+def test_copy_buttons(page, file):
     page.run("""
         navigator.clipboard.writeText = async (text) => { window.copied = text; };
         document.querySelector('#experiment-2 .copy').click();
     """)
-    assert page.run("return window.copied") == "equipoise reproduce dynamics-5"
+    assert (
+        page.run("return window.copied")
+        == f"equipoise reproduce dynamics-5 --store '{file.with_name('runs & more.sqlite')}'"
+    )
     page.run("navigator.clipboard.writeText = async () => { throw new Error('denied'); }")
     page.run("""
         document.execCommand = () => { window.fallback = document.activeElement.value; };
         document.querySelector('#experiment-2 td .copy').click();
     """)
-    assert page.run("return window.fallback") == "equipoise reproduce dynamics-5 --init xav"
+    assert (
+        page.run("return window.fallback")
+        == f"equipoise reproduce dynamics-5 --init xav --store '{file.with_name('runs & more.sqlite')}'"
+    )
 
 
 def test_narrow_window_in_dark_mode(browser, file, tmp_path):

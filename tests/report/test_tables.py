@@ -1,14 +1,15 @@
 import csv
 import io
 import math
+import re
 from dataclasses import replace
 
 import pytest
 
-from equipoise.experiments.parser import experiment_names, load_experiment
+from equipoise.experiments.parser import experiment_names, load_experiment, parse_experiment
 from equipoise.report.summary import CellSummary, Estimate, TableRow, summarize, table_rows
 from equipoise.report.tables import FORMATS, as_csv, as_latex, as_markdown, records_csv, table_report
-from tests.report.runs import COMPLETE, cell_results, make_results, small_experiment
+from tests.report.runs import COMPLETE, SMALL, cell_results, make_results, small_experiment
 
 
 def small_report(numbers=COMPLETE):
@@ -53,8 +54,9 @@ def test_best_of_a_group_is_bold_only_when_the_group_is_complete():
     assert find_row(text, "texas", "10", "bal-o")["ours"] == "**58.00 ± 12.71**"
 
 
-def test_equal_best_means_are_all_bold():
-    text = as_markdown(small_report(COMPLETE | {("texas", 2, "bal-o"): ([55, 55], 1)}))
+@pytest.mark.parametrize("accuracy", [55, 55 + 1e-13])
+def test_equal_best_means_are_all_bold(accuracy):
+    text = as_markdown(small_report(COMPLETE | {("texas", 2, "bal-o"): ([accuracy] * 2, 1)}))
     assert {find_row(text, "texas", "2", init)["ours"] for init in ("xav", "bal-o")} == {"**55.00 ± 0.00**"}
 
 
@@ -93,11 +95,11 @@ def test_diverged_and_failed_runs_are_counted():
 
 
 def test_claims_are_listed_with_the_deciding_numbers():
-    text = as_markdown(small_report(COMPLETE | {("texas", 10, "bal-o"): ([50, 51], 200)}))
+    text = as_markdown(small_report(COMPLETE | {("texas", 10, "bal-o"): ([20, 20.2], 200)}))
     (line,) = [line for line in text.splitlines() if "At L ≥ 10, bal-o is better" in line]
-    assert line.startswith("- **does not hold**: At L ≥ 10, bal-o is better (Section 3.)")
-    assert "True in 1 of 2 comparisons, mean lead +26.8 points" in line
-    assert "false at texas L = 10: 50.5 ± 6.4 against 51.0 ± 12.7" in line
+    assert line.startswith("- **contradicted**: At L ≥ 10, bal-o is better (Section 3.)")
+    assert "True in 1 of 2 comparisons (1 contradicting), mean lead +11.6 points" in line
+    assert "contradicts at texas L = 10: 20.1 ± 1.3 against 51.0 ± 12.7" in line
     assert "Published numbers: true in 1 of 1." in line
 
 
@@ -105,6 +107,26 @@ def test_claims_without_runs_are_listed():
     assert "None of 2 comparisons has runs" in as_markdown(small_report({}))
     part = as_markdown(small_report({at: COMPLETE[at] for at in COMPLETE if at[0] == "cora"}))
     assert "True in 1 of 2 comparisons (1 without runs), mean lead +54.0 points; closest at cora L = 10" in part
+
+
+def test_claims_have_a_table_of_comparisons():
+    first, growing, _ = small_report({at: COMPLETE[at] for at in COMPLETE if at[0] == "cora"}).claims
+    assert list(first.columns) == ["at", "better", "worse", "lead (points)", "finding", "paper"]
+    assert first.comparisons == [
+        ["cora L = 10", "79.0 ± 12.7", "25.0 ± 63.5", "+54.0", "agrees", "agrees"],
+        ["texas L = 10", "missing", "missing", "", "no runs", ""],
+    ]
+    assert growing.comparisons[0][1] == "75.0 ± 12.7 → 79.0 ± 12.7"
+
+
+def test_bar_in_a_name_does_not_end_a_markdown_cell():
+    text = SMALL.replace("[grid]", '[variants]\n"a | b" = {}\n[grid]').replace(
+        "[[published]]", '[[published]]\nvariant = "a | b"'
+    )
+    report = table_report(parse_experiment(text, "small", "small.toml"), [])
+    rows = [line for line in as_markdown(report).splitlines() if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in rows} == {len(report.columns) + 1}
+    assert r"a \| b" in rows[2]
 
 
 def test_csv_has_full_precision():
@@ -123,12 +145,12 @@ def test_csv_columns_are_stable():
         "dataset,depth,init,status,accuracy,accuracy_ci,epochs,epochs_ci,n,wanted,diverged,failed,best,"
         "paper_accuracy,paper_accuracy_ci,paper_epochs,paper_epochs_ci,difference,overlap"
     )
-    assert ",".join(report.comparisons[0]) == "claim,verdict,measure,at,better,better_ci,worse,worse_ci,lead,true"
+    assert ",".join(report.comparisons[0]) == "claim,verdict,measure,at,better,better_ci,worse,worse_ci,lead,finding"
 
 
 def test_csv_of_claims():
     claims = list(csv.DictReader(io.StringIO(records_csv(small_report().comparisons))))
-    assert [row["true"] for row in claims[:2]] == ["true", "true"]
+    assert [row["finding"] for row in claims[:2]] == ["agrees", "agrees"]
     assert claims[0]["at"] == "dataset=cora, depth=10"
 
 

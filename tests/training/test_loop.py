@@ -272,7 +272,7 @@ def test_invalid_arguments(data):
     model = plain_network()
     with pytest.raises(ChoiceError, match="did you mean 'adam'"):
         train(model, data, optimizer="adm", lr=0.1)
-    with pytest.raises(TrainingError, match="needs a learning rate above 0"):
+    with pytest.raises(TrainingError, match="needs a finite learning rate above 0"):
         train(model, data)
     with pytest.raises(TrainingError, match="only to an optimizer given by name"):
         train(model, data, optimizer=torch.optim.Adam(model.parameters()), lr=0.1)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from equipoise.bench.cases import CASE_NAMES, SCALING, select_cases
-from equipoise.commands.terminal import progress_bars, spinner
+from equipoise.commands.outputs import FIGURE_SUFFIXES, check_output
+from equipoise.commands.terminal import print_tables, progress_bars, spinner
 from equipoise.errors import EquipoiseError
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ def bench(
     ] = None,
 ) -> None:
     """Measure time and memory per epoch, compared with PyG (and DGL, if installed) and with the roofline."""
+    check_output(as_json, "--json")
+    check_output(figure, "--figure", FIGURE_SUFFIXES)
     if explain is not None:
         _explain(explain, as_json)
         return
@@ -71,9 +74,6 @@ def bench(
             raise EquipoiseError(
                 "the figure needs the scaling measurements", where="--figure", remedy=f"add --case {SCALING}"
             )
-        if as_json is not None and not as_json.resolve().parent.is_dir():
-            folder = as_json.resolve().parent
-            raise EquipoiseError(f"there is no folder {folder}", where=f"--json {as_json}", remedy="create it first")
         report = _measure(names, _parse_threads(threads), quick=quick, isa=isa)
     else:
         from equipoise.bench.report import read_report
@@ -114,8 +114,6 @@ def _measure(names: list[str], threads: list[int], *, quick: bool, isa: str) -> 
 
 
 def _show(report: BenchReport, as_json: Path | None, markdown: bool) -> None:
-    from rich.console import Console
-
     from equipoise.bench.report import report_tables
 
     if as_json is not None:
@@ -124,7 +122,7 @@ def _show(report: BenchReport, as_json: Path | None, markdown: bool) -> None:
         if markdown:
             typer.echo("\n\n".join(table.markdown() for table in report_tables(report)))
         else:
-            Console().print(*(table.rich() for table in report_tables(report)), sep="\n")
+            print_tables(*(table.rich() for table in report_tables(report)))
     for task in report.skipped:
         typer.echo(f"{task.task}: {'failed' if task.failed else 'skipped'}: {task.reason}", err=True)
     if not all(task.failed for task in report.skipped):
@@ -147,8 +145,6 @@ def _write(text: str, path: Path) -> None:
 
 def _explain(factory: str, as_json: Path | None) -> None:
     with spinner(f"running {factory} …"):
-        from rich.console import Console
-
         from equipoise.bench.explain import layer_paths, path_table
         from equipoise.factory import load_model
 
@@ -157,6 +153,6 @@ def _explain(factory: str, as_json: Path | None) -> None:
     if as_json is not None:
         _write(json.dumps([asdict(path) for path in paths], indent=2), as_json)
     elif paths:
-        Console().print(path_table(paths))
+        print_tables(path_table(paths))
     else:
         typer.echo(f"{type(model).__name__} has no graph layer")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from equipoise.commands.terminal import spinner
+from equipoise.commands.terminal import print_tables, spinner
 from equipoise.errors import DataError
 
 if TYPE_CHECKING:
@@ -100,7 +100,6 @@ def _to_dict(info: DatasetInfo, folder: Path) -> dict[str, object]:
 
 
 def _print_table(infos: list[DatasetInfo], folder: Path) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -112,7 +111,7 @@ def _print_table(infos: list[DatasetInfo], folder: Path) -> None:
         sizes = map(str, (info.nodes, info.edges, info.features, info.classes))
         files = "built in" if not info.files else "available" if _is_available(info, folder) else "missing"
         table.add_row(info.name, *sizes, "/".join(map(str, info.split)), files)
-    Console().print(table)
+    print_tables(table)
     by_auc = ", ".join(info.name for info in infos if info.metric == "roc_auc")
     typer.echo(f"\nmetric: accuracy; ROC AUC for {by_auc}" if by_auc else "\nmetric: accuracy")
     typer.echo(f"files are read from {folder}")

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from equipoise.commands.options import DataRoot
+from equipoise.commands.outputs import FIGURE_SUFFIXES, check_output
 from equipoise.commands.terminal import progress_bars
 
 Option = typer.Option
@@ -35,6 +36,7 @@ def demo(
     """Show the laws and the imbalance of a stock GAT, then train a deep GAT with four initialisation schemes."""
     from rich.console import Console
 
+    check_output(plot, "--plot", FIGURE_SUFFIXES)
     console = Console()
     with console.status("loading torch and PyG …"):
         from equipoise.demo import GRADIENT_EPOCH, SCHEMES, DemoSettings, show_laws, train_schemes

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from equipoise.commands.options import Json
+from equipoise.commands.outputs import FIGURE_SUFFIXES, check_output
 from equipoise.commands.terminal import spinner
 from equipoise.errors import EquipoiseError
 
@@ -32,6 +33,7 @@ Plot = Annotated[
 
 def discover(factory: Factory, as_json: Json = False, plot: Plot = None) -> None:
     """Find every rescaling law of a network from its gradients."""
+    check_output(plot, "--plot", FIGURE_SUFFIXES)
     with spinner(f"discovering the laws of {factory} …"):
         from equipoise.factory import load_model
         from equipoise.laws.discover import discover as discover_laws

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from equipoise.commands.options import DEFAULT_FILES
-from equipoise.errors import ChoiceError, SpecError
+from equipoise.commands.outputs import FIGURE_SUFFIXES, check_output
+from equipoise.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from equipoise.experiments.experiment import Experiment
     from equipoise.experiments.result import Result
     from equipoise.experiments.store import Store
-
-SUFFIXES = (".png", ".svg", ".pdf")
 
 FigureFile = Annotated[
     Path | None,
@@ -40,7 +39,6 @@ def check_figures(experiments: Sequence[Experiment], file: Path) -> None:
         file: Value of ``--figure``.
 
     Raises:
-        ChoiceError: For an unknown suffix.
         SpecError: If an experiment has no figure, or several figures would go to one file.
     """
     from equipoise.report.figures import check_figure
@@ -53,8 +51,7 @@ def check_figures(experiments: Sequence[Experiment], file: Path) -> None:
         raise SpecError(
             "several figures cannot be written to one file", where=f"--figure {file}", remedy="leave out the file"
         )
-    if file.suffix.lower() not in SUFFIXES:
-        raise ChoiceError("figure format", file.suffix, SUFFIXES)
+    check_output(file, "--figure", FIGURE_SUFFIXES)
 
 
 def draw_figures(
@@ -88,6 +85,6 @@ def draw_figures(
                 raise
             typer.echo(f"not drawn: {error.what}", err=True)
             continue
-        default_files = [store.path.with_name(f"{experiment.name}{suffix}") for suffix in SUFFIXES]
+        default_files = [store.path.with_name(f"{experiment.name}{suffix}") for suffix in FIGURE_SUFFIXES]
         written += [save_figure(figure, path) for path in (default_files if file == DEFAULT_FILES else [file])]
     return written

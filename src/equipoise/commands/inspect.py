@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,9 +11,11 @@ import typer
 
 from equipoise.commands.discover import FACTORY_HELP, Plot, plot_laws
 from equipoise.commands.options import DataRoot, Json
+from equipoise.commands.outputs import FIGURE_SUFFIXES, check_output
 from equipoise.commands.terminal import spinner
+from equipoise.commands.threads import wait_passively
 from equipoise.errors import EquipoiseError
-from equipoise.experiments.spec import CHOICES
+from equipoise.experiments.choices import CHOICES
 
 if TYPE_CHECKING:
     from torch import nn
@@ -76,6 +79,11 @@ def inspect(
     depth, report gradients, balance, representations and loss, and judge
     whether the network will train.
     """
+    wait_passively()
+    check_output(figure, "--figure", FIGURE_SUFFIXES)
+    check_output(plot, "--plot", FIGURE_SUFFIXES)
+    if lr is not None and not 0 < lr < math.inf:
+        raise EquipoiseError(f"the learning rate must be finite and above 0, got {lr}", where="--lr")
     if depth is None and dataset is None and ":" in subject:
         if figure is not None:
             raise EquipoiseError("--figure requires a depth check", remedy="add --depth 2,5,10, or use --plot")
@@ -83,7 +91,7 @@ def inspect(
         return
     if plot is not None:
         raise EquipoiseError("--plot shows one network, not a depth check", remedy="use --figure")
-    depths = _parse_depths(depth or DEPTHS)
+    depths = _parse_depths(DEPTHS if depth is None else depth)
     with spinner("loading torch, PyG and the data …"):
         from equipoise.data.load import load_dataset
         from equipoise.depth.check import depth_check

@@ -9,11 +9,12 @@ import typer
 
 from equipoise.commands.figures import FigureFile, check_figures, draw_figures
 from equipoise.commands.options import DEFAULT_FILES, DEFAULT_STORE, Epochs, StoreFile
+from equipoise.commands.outputs import FIGURE_SUFFIXES, check_output
 from equipoise.commands.terminal import spinner
 from equipoise.errors import ChoiceError, SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
     from equipoise.experiments.experiment import Experiment
     from equipoise.experiments.result import Result
@@ -87,10 +88,11 @@ def _draw(names: Sequence[str] | None, path: Path, epochs: int | None, figure: P
     from equipoise.report.figures import has_figure
     from equipoise.report.page import write_page
 
-    if html is not None and html != DEFAULT_FILES and html.suffix.lower() not in (".html", ".htm"):
-        remedy = f"write {html.with_suffix('.html')}"
-        raise SpecError(f"the page is an .html file, not {html.suffix}", where=f"--html {html}", remedy=remedy)
-    with spinner("reading the store …"), Store(path, create=False) as store:
+    if html != DEFAULT_FILES:
+        check_output(html, "--html", (".html", ".htm"))
+    if figure != DEFAULT_FILES:
+        check_output(figure, "--figure", FIGURE_SUFFIXES)
+    with spinner("reading the store …"), Store(path, read_only=True) as store:
         tables = _tabulate(names, path, epochs)
         files = []
         if figure is not None:
@@ -112,13 +114,13 @@ def _tabulate(names: Sequence[str] | None, path: Path, epochs: int | None) -> li
     experiments = [load_experiment(name) for name in names or experiment_names()]
     if names and all(experiment.kind == "data" for experiment in experiments):
         return [(experiment, _count_datasets(experiment)) for experiment in experiments]
-    with Store(path, create=False) as store:
+    with Store(path, read_only=True) as store:
         results = list(store.results().values())
-        load_frame = frame_loader(store)
+        recorded_keys, load_frame = store.recording_plans(), frame_loader(store)
         tables = [
             (experiment, _count_datasets(experiment))
             if experiment.kind == "data"
-            else _tabulate_runs(experiment, results, load_frame, epochs)
+            else _tabulate_runs(experiment, results, recorded_keys, load_frame, epochs)
             for experiment in experiments
             if names or experiment.kind != "data"
         ]
@@ -141,12 +143,18 @@ def _count_datasets(experiment: Experiment) -> TableReport:
 
 
 def _tabulate_runs(
-    experiment: Experiment, results: Sequence[Result], load_frame: FrameLoader, epochs: int | None
+    experiment: Experiment,
+    results: Sequence[Result],
+    recorded_keys: Container[str],
+    load_frame: FrameLoader,
+    epochs: int | None,
 ) -> tuple[Experiment, TableReport]:
+    from equipoise.experiments.recording_plan import recording_plans
     from equipoise.report.summary import match_epochs
     from equipoise.report.tables import table_report
 
-    matched = match_epochs(experiment, results, epochs)
+    recorded = [result for result in results if result.key in recorded_keys] if recording_plans([experiment]) else []
+    matched = match_epochs(experiment, recorded or results, epochs)
     return matched, table_report(matched, results, load_frame)
 
 

@@ -27,7 +27,7 @@ from equipoise.commands.options import (
     format_duration,
     select_experiments,
 )
-from equipoise.commands.terminal import SweepDisplay, SweepLog, SweepProgress, spinner
+from equipoise.commands.terminal import SweepDisplay, SweepLog, SweepProgress, print_tables, spinner
 from equipoise.errors import ChoiceError, SpecError
 from equipoise.inert_text import printable
 
@@ -187,7 +187,6 @@ def _unique_specs(experiments: Sequence[Experiment]) -> list[RunSpec]:
 
 
 def _list_experiments(experiments: Sequence[Experiment], jobs: int | None, as_json: bool) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     with spinner("timing a few epochs on this machine …"):
@@ -210,11 +209,12 @@ def _list_experiments(experiments: Sequence[Experiment], jobs: int | None, as_js
         return
     table = Table(box=None, pad_edge=False)
     for column in ("experiment", "runs", f"at most, on {jobs} cores", "title"):
-        table.add_column(column, justify="left" if column in ("experiment", "title") else "right")
+        justify = "left" if column in ("experiment", "title") else "right"
+        table.add_column(column, justify=justify, no_wrap=column != "title")  # type: ignore[arg-type]
     for row in rows:
         estimate = format_duration(float(str(row["seconds"]))) if row["runs"] else "no runs"
         table.add_row(str(row["experiment"]), str(row["runs"]), estimate, str(row["title"]))
-    Console().print(table)
+    print_tables(table)
     typer.echo("\nEstimated from epochs timed on this machine; runs that converge early take less time.")
 
 
@@ -226,7 +226,7 @@ def _list_missing_runs(experiments: Sequence[Experiment], path: Path, retry: boo
 
         outcomes, unrecorded = {}, set[str]()
         if path.exists():
-            with Store(path, create=False) as store:
+            with Store(path, read_only=True) as store:
                 outcomes = store.outcomes()
                 unrecorded = missing_recordings(recording_plans(experiments), store.recording_plans())
         specs = _unique_specs(experiments)

@@ -21,7 +21,7 @@ from equipoise.commands.options import (
     StoreFile,
     select_experiments,
 )
-from equipoise.commands.terminal import spinner
+from equipoise.commands.terminal import print_tables, spinner
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,7 +71,7 @@ def _read_store(path: Path) -> tuple[dict[str, str], set[str], str]:
 
     if not path.exists():
         return {}, set(), ""
-    with Store(path, create=False) as store:
+    with Store(path, read_only=True) as store:
         if is_locked(path):
             return store.outcomes(), set(store.running()), store.lock_owner()
         return store.outcomes(), set(), ""
@@ -89,12 +89,11 @@ def _counts(experiment: Experiment, outcomes: Mapping[str, str], running: set[st
 
 
 def _print_table(rows: Sequence[Mapping[str, object]]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
     for column in rows[0]:
-        table.add_column(column, justify="left" if column == "experiment" else "right")
+        table.add_column(column, justify="left" if column == "experiment" else "right", no_wrap=True)
     for row in rows:
         table.add_row(*(str(value) for value in row.values()))
-    Console().print(table)
+    print_tables(table)

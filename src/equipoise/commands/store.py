@@ -40,7 +40,7 @@ def export(
         from equipoise.experiments.results_csv import write_csv
         from equipoise.experiments.store import Store
 
-        with Store(store, create=False) as source:
+        with Store(store, read_only=True) as source:
             count = write_csv(source.results().values(), file)
     typer.echo(f"{count} runs in {file}")
 
@@ -55,7 +55,8 @@ def import_results(
     """Merge the results of a CSV file or of another store into this store.
 
     Existing results are kept, except that a failed run is replaced by a result
-    of the same run. Importing a file twice changes nothing.
+    of the same run; runs with other numbers in the file are reported.
+    Importing a file twice changes nothing.
     """
     with spinner("reading the results …"):
         from equipoise.experiments.results_csv import read_csv
@@ -67,10 +68,15 @@ def import_results(
             if file.suffix.lower() == ".csv":
                 counts = destination.merge(read_csv(file))
             else:
-                with Store(file, create=False) as source:
+                with Store(file, read_only=True) as source:
                     counts = destination.merge(source.results(curves=True, recordings=True).values())
     summary = f"{counts.added} runs added, {counts.known} already there"
     typer.echo(summary + (f", {counts.replaced} failures replaced" if counts.replaced else ""))
+    if counts.differing:
+        message = (
+            f"warning: {counts.differing} of the runs already there have other numbers in {file}; {store} keeps its own"
+        )
+        typer.secho(message, fg=typer.colors.YELLOW, err=True)
 
 
 @app.command(epilog="Example:  equipoise store check --store sweep.sqlite")

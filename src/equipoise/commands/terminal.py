@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from equipoise.commands.options import format_duration
-from equipoise.experiments.sweep import SweepCallback
+from equipoise.experiments.callback import SweepCallback
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.progress import Progress
+    from rich.table import Table
 
     from equipoise.experiments.result import Result
     from equipoise.experiments.spec import RunSpec
@@ -34,6 +35,15 @@ def spinner(message: str) -> Iterator[None]:
 
     with Console(stderr=True).status(message):
         yield
+
+
+def print_tables(*tables: Table) -> None:
+    """Print tables one below the other; a narrow terminal wraps texts and lines, but numbers are never cut."""
+    from rich.console import Console
+
+    for table in tables:
+        needed = Console(width=1000).measure(table).minimum  # a measure never exceeds the console's width
+        Console(width=max(Console().width, needed)).print(table)
 
 
 def progress_bars() -> Progress:

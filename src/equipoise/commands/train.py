@@ -7,17 +7,17 @@ import json
 import os
 from contextlib import nullcontext
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from equipoise.atomic_write import write_atomically
 from equipoise.commands.options import DataRoot
+from equipoise.commands.outputs import check_output
 from equipoise.commands.terminal import epoch_bar, spinner
+from equipoise.commands.threads import wait_passively
 from equipoise.errors import TrainingError
-from equipoise.experiments.cost import rough_seconds
-from equipoise.experiments.spec import CHOICES, RunSpec
+from equipoise.experiments.choices import CHOICES
 
 if TYPE_CHECKING:
     from equipoise.distributed.part import Part
@@ -96,6 +96,26 @@ def train(
 ) -> None:
     """Train one network on one data set and report the test accuracy at the best validation accuracy."""
     settings = {name: value for name, value in locals().items() if name in MODEL_SETTINGS}
+    from equipoise.experiments.cost import rough_seconds
+    from equipoise.experiments.spec import RunSpec
+
+    wait_passively()
+    check_output(save, "--save")
+    spec = RunSpec(  # checks names and ranges before torch is loaded
+        dataset=dataset,
+        kind=kind,  # type: ignore[arg-type]
+        depth=layers,
+        width=width,
+        heads=heads,
+        init=init,  # type: ignore[arg-type]
+        optimizer=optimizer,  # type: ignore[arg-type]
+        lr=lr,
+        epochs=epochs,
+        weight_decay=weight_decay,
+        dropout=dropout,
+        activation=activation,  # type: ignore[arg-type]
+        seed=seed,
+    )
     rank = int(os.environ.get("RANK", "0")) if parts is not None else 0
     with spinner("loading torch, PyG and the data …") if rank == 0 else nullcontext():
         import torch
@@ -107,8 +127,6 @@ def train(
         from equipoise.nn.stack import Stack
         from equipoise.training.loop import train as train_model
 
-        if save is not None:
-            check_writable(save)
         part = None if parts is None else load_part(parts)
         data = load_dataset(dataset, data_root) if part is None else None
         features, classes = _sizes(data, part)
@@ -130,8 +148,7 @@ def train(
         limits = {"interval": checkpoint_every, "timeout": timeout}
         history = train_on_part(model, part, settings, checkpoint=path, **limits)
     else:
-        sizes = {"dataset": dataset, "kind": kind, "depth": layers, "width": width, "heads": heads, "epochs": epochs}
-        with epoch_bar(epochs, rough_seconds(RunSpec.from_dict({**sizes, "lr": 1.0}))) as on_epoch:
+        with epoch_bar(epochs, rough_seconds(spec)) as on_epoch:
             history = train_model(
                 model, data, optimizer=optimizer, lr=lr, epochs=epochs, weight_decay=weight_decay, on_epoch=on_epoch
             )
@@ -156,24 +173,6 @@ def _sizes(data: Any, part: Part | None) -> tuple[int, int]:
             f"the graph {manifest.name} has no classes", remedy="partition it with labels y, or use eq.train"
         )
     return manifest.num_features, manifest.num_classes
-
-
-def check_writable(save: Path) -> None:
-    """Raise a :class:`TrainingError` unless a file of this name can be written, without touching an existing one."""
-    target, where = save.resolve(), f"--save {save}"
-    if not target.parent.is_dir():
-        raise TrainingError(f"there is no folder {target.parent}", where=where, remedy="create it first")
-    if target.is_dir():
-        raise TrainingError(f"{target} is a folder", where=where, remedy=f"name a file: {save / 'model.pt'}")
-    try:
-        if target.exists():
-            target.open("ab").close()
-        with NamedTemporaryFile(dir=target.parent, suffix=".tmp") as file:
-            file.write(b"equipoise")
-    except OSError as error:
-        raise TrainingError(
-            f"the model cannot be saved there: {error.strerror}", where=where, remedy="name a file in a writable folder"
-        ) from error
 
 
 def _save(history: History, save: Path) -> None:

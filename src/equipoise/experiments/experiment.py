@@ -19,6 +19,17 @@ ExperimentKind = Literal["table", "figure", "data"]
 Measure = Literal["accuracy", "epochs"]
 
 
+MAX_RUNS = 100_000  # of an experiment: more is a slip, and listing them would take minutes
+
+
+def check_number_of_runs(count: int) -> None:
+    """Raise a :class:`SpecError` if an experiment would have too many runs."""
+    if count > MAX_RUNS:
+        raise SpecError(
+            f"that would be {count} runs; an experiment has at most {MAX_RUNS}", remedy="choose fewer values"
+        )
+
+
 def expand_lists(table: Any) -> Any:
     """Turn ``{a = 1, b = [2, 3]}`` into ``{a: 1, b: 2}, {a: 1, b: 3}``: one row per entry of the lists.
 
@@ -119,6 +130,9 @@ class Experiment:
         figure: name of the figure in the registry of :mod:`equipoise.report.figures`; ``None`` without a figure.
         every: epochs between two samples of these quantities.
         load_options: options of :func:`~equipoise.load_dataset` by data set, for ``"data"``.
+        runs_per_cell: number of runs per cell in the experiment's file; :meth:`subset` does not change it.
+        truncated: whether runs end after fewer epochs than in the experiment's file.
+        target: how the experiment is named on the command line, with the path of its file; by default its name.
         remark: how the runs differ from those of the experiment's file; empty if they do not.
     """
 
@@ -137,6 +151,9 @@ class Experiment:
     figure: str | None = None
     every: int = 25
     load_options: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
+    runs_per_cell: int = 1
+    truncated: bool = False
+    target: str = ""
     remark: str = ""
 
     @property
@@ -190,7 +207,7 @@ class Experiment:
 
         Raises:
             ChoiceError: If the experiment has no such data set, depth or scheme.
-            SpecError: If no cell matches all of them.
+            SpecError: If no cell matches all of them, or there would be too many runs.
 
         Example:
             >>> from equipoise.experiments.parser import load_experiment
@@ -202,10 +219,14 @@ class Experiment:
             if values is not None:
                 cells = self._select(cells, name, values)
         max_epochs = sorted({spec.epochs for spec in self.specs})
-        remark = self.remark
+        if seeds is not None:
+            check_number_of_runs(len(cells) * seeds)
+        remark, truncated = self.remark, self.truncated
         if epochs is not None and max_epochs not in ([], [epochs]):
             remark = f"of at most {epochs} epochs instead of {' and '.join(map(str, max_epochs))}"
-        return replace(self, cells=tuple(_resize(cell, seeds, epochs) for cell in cells), remark=remark)
+            truncated = truncated or epochs < max_epochs[-1]
+        cells = tuple(_resize(cell, seeds, epochs) for cell in cells)
+        return replace(self, cells=cells, remark=remark, truncated=truncated)
 
     def _select(self, cells: tuple[Cell, ...], name: str, values: Sequence[Value]) -> tuple[Cell, ...]:
         """Keep the cells that have one of these values of a setting."""

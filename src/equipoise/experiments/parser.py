@@ -7,16 +7,17 @@ checks that involve several tables (axes, published cells, claims) follow here. 
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from itertools import product
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
 
@@ -30,6 +31,7 @@ from equipoise.experiments.experiment import (
     ExperimentKind,
     Rows,
     Value,
+    check_number_of_runs,
 )
 from equipoise.experiments.spec import RunSpec, check_setting_names, validate_setting
 from equipoise.inert_text import hidden_characters, printable
@@ -56,7 +58,7 @@ class ExperimentFile(BaseModel):
     source: str = ""
     runs: StrictInt | None = None
     compare: str | None = None
-    every: StrictInt = 25
+    every: Annotated[StrictInt, Field(ge=1)] = 25
     notes: tuple[str, ...] = ()
     draws: tuple[str, ...] = ()
     figure: str | None = None
@@ -124,7 +126,7 @@ def load_experiment(name: str | Path) -> Experiment:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise SpecError(f"the experiment cannot be read: {error}", where=str(path)) from error
-        return parse_experiment(text, path.stem, str(path))
+        return replace(parse_experiment(text, path.stem, str(path)), target=str(path))
     paper, further = experiment_names(), further_experiment_names()
     if name not in (*paper, *further):
         raise ChoiceError("experiment", name, [*paper, *further, "a file of your own, my.toml"])
@@ -158,6 +160,8 @@ def parse_experiment(text: str, name: str, file: str) -> Experiment:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise SpecError(f"not valid TOML: {error}", where=file) from error
+    except RecursionError as error:
+        raise SpecError("lists or tables are nested too deeply", where=file) from error
     with _location(file):
         _check_text(document)
         try:
@@ -187,6 +191,7 @@ def _build(content: ExperimentFile, name: str) -> Experiment:
         raise ChoiceError("axis of the grid", compare, axes)
     axes[compare] = axes.pop(compare)  # as the last axis it varies fastest, so the values to compare are adjacent
     is_data = content.kind == "data"
+    check_number_of_runs(math.prod(map(len, axes.values())) * len(seeds))
     cells = tuple(_cells(content, axes, fixed, () if is_data else seeds))
     runs = sum(len(cell.specs) for cell in cells)
     if content.runs not in (None, runs):
@@ -203,6 +208,7 @@ def _build(content: ExperimentFile, name: str) -> Experiment:
         compare=compare,
         published=_published(content, axes, DATA_MEASURES if is_data else RUN_MEASURES),
         figure=content.figure or _default_figure(content.draws, axes),
+        runs_per_cell=len(seeds),
         **{
             field: getattr(content, field)
             for field in ("kind", "source", "provenance", "claims", "notes", "draws", "every", "load_options")
@@ -243,7 +249,7 @@ def _cells(content: ExperimentFile, axes: Axes, fixed: dict[str, Value], seeds: 
     rules = []
     for number, rule in enumerate(content.rules, start=1):
         with _location(f"[[set]] number {number}"):
-            check_setting_names(name for name in rule.where if name != "variant")
+            _check_rule(rule, axes, variants)
             changes = {name: validate_setting(name, value) for name, value in (rule.model_extra or {}).items()}
             rules.append((rule.where, changes))
     for coordinates in product(*axes.values()):
@@ -256,6 +262,18 @@ def _cells(content: ExperimentFile, axes: Axes, fixed: dict[str, Value], seeds: 
                 settings |= changes
         with _location(", ".join(f"{name} {value}" for name, value in position.items())):
             yield Cell(coordinates, tuple(RunSpec.from_dict(settings | {"seed": seed}) for seed in seeds))
+
+
+def _check_rule(rule: SettingRule, axes: Axes, variants: dict[str, dict[str, Value]]) -> None:
+    """Check that every value in ``where`` can occur, so that no rule is ignored because of a typing error."""
+    check_setting_names(name for name in rule.where if name != "variant")
+    for name, values in rule.where.items():
+        if name in axes and not any(name in settings for settings in variants.values()):
+            for value in values:
+                _check_value(name, value, axes)
+        elif name != "variant":
+            for value in values:
+                validate_setting(name, value)
 
 
 def _published(content: ExperimentFile, axes: Axes, measures: tuple[str, ...]) -> dict[Coordinates, dict[str, float]]:
@@ -275,8 +293,8 @@ def _published(content: ExperimentFile, axes: Axes, measures: tuple[str, ...]) -
 
 
 def _number(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise SpecError(f"{name} must be a number, got {value!r}", where=name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise SpecError(f"{name} must be a finite number, got {value!r}", where=name)
     return value
 
 

@@ -41,8 +41,8 @@ def ray_executor(address: str = "local", retries: int = RETRIES, run_timeout: fl
         The executor.
 
     Raises:
-        ClusterError: If Ray is not installed, there is no cluster at the address, its head does not answer, or a node
-            has other library versions.
+        ClusterError: If Ray is not installed, there is no cluster at the address, it refuses the token, its head does
+            not answer, or a node has other library versions.
     """
     ray = _import_ray()
 
@@ -106,12 +106,27 @@ def _connect(ray: Any, address: str) -> None:
     try:
         _check_reachable(address)
         ray.init(address, runtime_env={"env_vars": variables}, **options)
-    except (OSError, ValueError, RuntimeError) as error:  # ConnectionError is an OSError
+    except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:  # ConnectionError is an OSError
+        if _is_refused(error):
+            raise ClusterError(
+                f"the Ray cluster at {address} refuses this process: its token is missing or wrong",
+                where=f"--ray {address}",
+                remedy="copy ~/.ray/auth_token from the head node, with RAY_AUTH_MODE=token (docs/guide/cluster.md)",
+            ) from error
         raise ClusterError(
             f"there is no Ray cluster at {address}: {(str(error).splitlines() or [repr(error)])[0]}",
             where=f"--ray {address}",
             remedy="start one with `ray start --head` (docs/guide/cluster.md), or use --ray local",
         ) from error
+
+
+def _is_refused(error: BaseException | None) -> bool:
+    """Whether an error, or what caused it, is one of authentication; Ray reports it as a failed connection."""
+    while error is not None:
+        if any(word in f"{type(error).__name__} {error}" for word in ("AuthenticationError", "AuthToken")):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _check_reachable(address: str) -> None:

@@ -27,6 +27,7 @@ Outcome = Literal["finished", "converged", "stopped", "diverged", "failed"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 UNSUCCESSFUL: tuple[Outcome, ...] = ("failed", "diverged")  # repeated by ``--retry failed``
 
+NUMBERS = ("outcome", "test_accuracy", "val_accuracy", "best_epoch", "epochs")  # equal whenever a run is repeated
 CURVES = ("loss", "val_accuracy", "test_accuracy")
 LIBRARIES = ("torch", "torch_geometric", "numba")
 

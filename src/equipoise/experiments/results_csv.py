@@ -15,19 +15,19 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from equipoise.atomic_write import write_atomically
-from equipoise.errors import EquipoiseError, StoreError
-from equipoise.experiments.result import LIBRARIES, OUTCOMES, Result
-from equipoise.experiments.spec import FIELDS, RunSpec
+from equipoise.errors import ChoiceError, EquipoiseError, StoreError
+from equipoise.experiments.result import LIBRARIES, NUMBERS, OUTCOMES, Result
+from equipoise.experiments.spec import FIELDS, MAX_INTEGER, RunSpec
 from equipoise.inert_text import escape_formula, unescape_formula
 
 RENAMED_FIELDS = {"epochs": "max_epochs"}
 SETTING_COLUMNS = {RENAMED_FIELDS.get(name, name): name for name in FIELDS}  # column → field of the spec
-NUMBER_COLUMNS: dict[str, type] = {
-    "test_accuracy": float,
-    "val_accuracy": float,
-    "best_epoch": int,
-    "epochs": int,
-    "seconds": float,
+NUMBER_COLUMNS: dict[str, tuple[type, float, float]] = {  # type, smallest and largest value
+    "test_accuracy": (float, 0.0, 1.0),
+    "val_accuracy": (float, 0.0, 1.0),
+    "best_epoch": (int, 1, MAX_INTEGER),
+    "epochs": (int, 0, MAX_INTEGER),
+    "seconds": (float, 0.0, 1e12),
 }
 VERSION_COLUMNS = {f"{name}_version": name for name in ("equipoise", *LIBRARIES, "python")}
 TEXT_COLUMNS = ("machine", "when", "reason", "traceback")
@@ -74,7 +74,7 @@ def write_csv(results: Iterable[Result], path: Path) -> int:
 
 
 def read_csv(path: Path) -> Iterator[Result]:
-    """Read a table written by :func:`write_csv`.
+    """Read a table written by :func:`write_csv`; a byte order mark at its beginning is skipped.
 
     Args:
         path: the file.
@@ -83,18 +83,22 @@ def read_csv(path: Path) -> Iterator[Result]:
         One result per row.
 
     Raises:
-        StoreError: If the file cannot be read or a row is invalid; names the line.
+        StoreError: If the file cannot be read, a row is invalid, or two rows give different numbers for the same run;
+            names line and column.
     """
+    lines: dict[str, tuple[int, Result]] = {}  # key → first line of the run
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             _check_columns(reader.fieldnames or (), path)
             for row in reader:
                 try:
-                    yield _result(row)
-                except (EquipoiseError, ValueError, TypeError) as error:
-                    what = error.what if isinstance(error, EquipoiseError) else str(error)
-                    raise StoreError(f"invalid row: {what}", where=f"{path}, line {reader.line_num}") from error
+                    result = _result(row)
+                    _check_repetition(result, *lines.setdefault(result.key, (reader.line_num, result)))
+                except EquipoiseError as error:
+                    where = ", ".join(filter(None, (str(path), f"line {reader.line_num}", error.where)))
+                    raise StoreError(f"invalid row: {error.what}", where=where, remedy=error.remedy) from error
+                yield result
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise StoreError(f"the table cannot be read: {error}", where=str(path)) from error
 
@@ -123,26 +127,52 @@ def _text(value: Any) -> str:
 def _result(row: Mapping[str, str]) -> Result:
     if None in row or None in row.values():
         raise StoreError("the row does not have as many fields as the header")
-    spec = RunSpec(**{name: _value(row[column], _TYPES[name]) for column, name in SETTING_COLUMNS.items()})
+    spec = RunSpec(**{name: _value(row, column, _TYPES[name]) for column, name in SETTING_COLUMNS.items()})
     if spec.key != row["key"]:
         raise StoreError(f"the key {row['key']} does not match the settings, whose key is {spec.key}")
     if row["outcome"] not in OUTCOMES:
-        raise StoreError(f"unknown outcome {row['outcome']!r}")
-    fields: dict[str, Any] = {name: _value(row[name], kind) for name, kind in NUMBER_COLUMNS.items()}
+        raise ChoiceError("outcome", row["outcome"], OUTCOMES)
+    fields: dict[str, Any] = {column: _number(row, column) for column in NUMBER_COLUMNS}
     fields |= {name: unescape_formula(row[name]) for name in TEXT_COLUMNS}
     versions = {name: unescape_formula(row[column]) for column, name in VERSION_COLUMNS.items()}
     fields["versions"] = {name: version for name, version in versions.items() if version}
     return Result(spec=spec, outcome=row["outcome"], **fields)
 
 
-def _value(text: str, kind: type) -> Any:
+def _value(row: Mapping[str, str], column: str, kind: type) -> Any:
+    text = row[column]
     if text == "":
         return None
-    if kind is bool:
-        if text not in ("true", "false"):
-            raise ValueError(f"{text!r} is neither 'true' nor 'false'")
-        return text == "true"
-    return kind(text)
+    if kind is bool and text not in ("true", "false"):
+        raise StoreError(f"{text!r} is neither 'true' nor 'false'", where=f"column {column}")
+    try:
+        return text == "true" if kind is bool else kind(text)
+    except ValueError:
+        raise StoreError(f"{text[:40]!r} is not a number", where=f"column {column}") from None
+
+
+def _number(row: Mapping[str, str], column: str) -> Any:
+    kind, low, high = NUMBER_COLUMNS[column]
+    value = _value(row, column, kind)
+    if value is not None and not (low <= value <= high):  # also refuses NaN
+        limits = f"at least {low:g}" if high > 1 else f"from {low:g} to {high:g}"
+        limits += ", at most 64 bits" if kind is int else ""
+        raise StoreError(f"{row[column][:40]} is not a number {limits}", where=f"column {column}")
+    return value
+
+
+def _check_repetition(result: Result, line: int, first: Result) -> None:
+    """A run may be repeated, as in a table pasted from two files, if its numbers are equal or one of them failed."""
+    if "failed" in (result.outcome, first.outcome):
+        return
+    for column in NUMBERS:
+        value, other = getattr(result, column), getattr(first, column)
+        if value != other:
+            raise StoreError(
+                f"run {result.key} is also in line {line}, with {other} instead of {value}",
+                where=f"column {column}",
+                remedy="remove one of the two rows",
+            )
 
 
 def _check_columns(columns: Iterable[str], path: Path) -> None:

@@ -1,7 +1,6 @@
 """The specification of a run: every setting that determines its result.
 
-This module imports neither torch nor PyG, so the choices of kinds, schemes and so on are listed here as literals; the
-tests compare them with the registries of :mod:`equipoise.nn`, :mod:`equipoise.init` and :mod:`equipoise.training`.
+This module imports neither torch nor PyG.
 """
 
 from __future__ import annotations
@@ -12,47 +11,23 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from functools import cached_property
 from numbers import Integral, Real
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, WrapValidator
 
-from equipoise.data.catalog import CATALOG
 from equipoise.errors import ChoiceError, SpecError
-
-Kind = Literal["gatv2", "gat", "gcn", "omega-gat", "lipschitz-gat", "transformer"]
-SchemeName = Literal[
-    "default",
-    "xav",
-    "xav-z",
-    "bal-x",
-    "llortho",
-    "bal-o",
-    "identity",
-    "bal-identity",
-    "llidentity",
-    "bal-llidentity",
-    "rebalanced",
-]
-Activation = Literal["relu", "leaky-relu", "elu", "gelu", "tanh", "identity"]
-Skip = Literal["linear", "identity"]
-Norm = Literal["layer", "batch"]
-JumpingKnowledge = Literal["cat"]
-CriterionName = Literal["weights", "gradients", "relative-gradients"]
-OptimizerName = Literal["sgd", "adam", "adamw", "nadam", "radam", "adamax", "rmsprop", "adagrad"]
-
-BALANCED_SCHEMES = ("bal-x", "bal-o", "bal-identity", "bal-llidentity")
-
-CHOICES: dict[str, tuple[str | None, ...]] = {
-    "dataset": tuple(CATALOG),
-    "init": get_args(SchemeName),
-    "kind": get_args(Kind),
-    "activation": get_args(Activation),
-    "skip": (None, *get_args(Skip)),
-    "norm": (None, *get_args(Norm)),
-    "jk": (None, *get_args(JumpingKnowledge)),
-    "optimizer": get_args(OptimizerName),
-    "rebalance_criterion": get_args(CriterionName),
-}
+from equipoise.experiments.choices import (
+    BALANCED_SCHEMES,
+    CHOICES,
+    Activation,
+    CriterionName,
+    JumpingKnowledge,
+    Kind,
+    Norm,
+    OptimizerName,
+    SchemeName,
+    Skip,
+)
 
 
 def _to_int(value: Any) -> Any:
@@ -76,15 +51,22 @@ def _expect(expected: str) -> WrapValidator:
     return WrapValidator(validate)
 
 
+MAX_INTEGER = 2**63 - 1  # of SQLite and torch
+MAX_FLOAT = 3.4028234663852886e38  # of float32
+
 # NumPy scalars become Python numbers; strings and booleans are not numbers.
 INTEGER = BeforeValidator(_to_int)
 FLOAT = BeforeValidator(_to_float)
-FINITE = Field(strict=True, allow_inf_nan=False)
+FINITE = Field(strict=True, allow_inf_nan=False, le=MAX_FLOAT)
 
-PositiveInt = Annotated[int, Field(strict=True, ge=1), INTEGER, _expect("a whole number, 1 or more")]
-NonNegativeInt = Annotated[int, Field(strict=True, ge=0), INTEGER, _expect("a whole number, 0 or more")]
-PositiveFloat = Annotated[float, FINITE, Field(gt=0), FLOAT, _expect("a number above 0")]
-NonNegativeFloat = Annotated[float, FINITE, Field(ge=0), FLOAT, _expect("0 or more")]
+PositiveInt = Annotated[
+    int, Field(strict=True, ge=1, le=MAX_INTEGER), INTEGER, _expect("a whole number, 1 or more (and below 2**63)")
+]
+NonNegativeInt = Annotated[
+    int, Field(strict=True, ge=0, le=MAX_INTEGER), INTEGER, _expect("a whole number, 0 or more (and below 2**63)")
+]
+PositiveFloat = Annotated[float, FINITE, Field(gt=0), FLOAT, _expect("a number above 0, of float32")]
+NonNegativeFloat = Annotated[float, FINITE, Field(ge=0), FLOAT, _expect("0 or more, of float32")]
 Probability = Annotated[float, FINITE, Field(ge=0, lt=1), FLOAT, _expect("at least 0 and less than 1")]
 Switch = Annotated[bool, Field(strict=True), _expect("true or false")]
 

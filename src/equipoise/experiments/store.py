@@ -7,6 +7,7 @@ Readers never wait, since the file has a write-ahead log. Only one process may r
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +22,7 @@ import numpy as np
 
 from equipoise.errors import EquipoiseError, StoreError
 from equipoise.experiments.recording_plan import RecordingPlan
-from equipoise.experiments.result import Curve, PackedRecording, Result
+from equipoise.experiments.result import NUMBERS, Curve, PackedRecording, Result
 from equipoise.experiments.schema import (
     APPLICATION_ID,
     CHECKED_COLUMNS,
@@ -56,11 +57,13 @@ class MergeCount:
         added: runs that were not in the store.
         replaced: failed runs that now have a result.
         known: runs that were in the store and stayed unchanged.
+        differing: those of them for which the merged result has other numbers.
     """
 
     added: int = 0
     replaced: int = 0
     known: int = 0
+    differing: int = 0
 
 
 class Store:
@@ -68,11 +71,11 @@ class Store:
 
     Args:
         path: the SQLite file. Every row has a checksum, which is verified when the row is read.
-        create: create the file if it does not exist.
+        read_only: only read the store: it must exist, and its file and folder need not be writable.
         timeout: seconds to wait for another process that is writing.
 
     Raises:
-        StoreError: If the file does not exist (with ``create=False``), is not a store, is damaged, or comes from a
+        StoreError: If the file does not exist (with ``read_only=True``), is not a store, is damaged, or comes from a
             later version.
 
     Example:
@@ -85,15 +88,21 @@ class Store:
         True
     """
 
-    def __init__(self, path: str | Path = DEFAULT_PATH, *, create: bool = True, timeout: float = LOCK_TIMEOUT) -> None:
+    def __init__(
+        self,
+        path: str | Path = DEFAULT_PATH,
+        *,
+        read_only: bool = False,
+        timeout: float = LOCK_TIMEOUT,
+    ) -> None:
         self.path = Path(path)
-        if not create and not self.path.exists():
+        if read_only and not self.path.exists():
             raise StoreError("the store does not exist", where=str(self.path), remedy="name one with --store")
-        if not create and self.path.is_file() and not self.path.stat().st_size:
+        if read_only and self.path.is_file() and not self.path.stat().st_size:
             raise StoreError(
                 "the store is an empty file", where=str(self.path), remedy="restore a copy, or name another"
             )
-        self._connection = _connect(self.path, timeout)
+        self._connection = _connect(self.path, timeout, read_only)
         ((version,),) = self._query("PRAGMA user_version")
         self._has_checksums = version >= CHECKSUM_VERSION  # a read-only store of an earlier version has none
 
@@ -125,9 +134,9 @@ class Store:
             results: results of another store or table.
 
         Returns:
-            How many results were added, replaced and known.
+            How many results were added, replaced and known, and how many of the known ones differ.
         """
-        counts = {"added": 0, "replaced": 0, "known": 0}
+        counts = {"added": 0, "replaced": 0, "known": 0, "differing": 0}
         with self._transaction():
             outcomes = self.outcomes()
             for result in results:
@@ -137,6 +146,7 @@ class Store:
                     action = "replaced"
                 else:
                     action = "known"
+                    counts["differing"] += self._differs(result)
                     self._add_missing_arrays(result)
                 if action != "known":
                     self._insert(result)
@@ -227,6 +237,14 @@ class Store:
         """Write the checksums of a run's rows."""
         for statement in SEAL:
             self._connection.execute(statement, (key,))
+
+    def _differs(self, result: Result) -> bool:
+        """Whether the store has other numbers for this run; a failed run has none."""
+        columns = ", ".join(NUMBERS)
+        ((outcome, *numbers),) = self._query(f"SELECT {columns} FROM runs WHERE key = ?", (result.key,))
+        if "failed" in (outcome, result.outcome):
+            return False
+        return [outcome, *numbers] != [getattr(result, name) for name in NUMBERS]
 
     def _add_missing_arrays(self, result: Result) -> None:
         """Add curves and recording that the store lacks, if they belong to the same result."""
@@ -343,9 +361,10 @@ def _row(result: Result) -> list[Any]:
     return [values[column] for column in COLUMNS]
 
 
-def _connect(path: Path, timeout: float) -> sqlite3.Connection:
+def _connect(path: Path, timeout: float, read_only: bool) -> sqlite3.Connection:
+    database = _read_only_address(path) if read_only and not is_writable(path) else path
     with _store_errors(path):
-        connection = sqlite3.connect(path, timeout=timeout, isolation_level=None)
+        connection = sqlite3.connect(database, timeout=timeout, isolation_level=None, uri=database is not path)
         try:
             connection.execute("PRAGMA foreign_keys = ON")
             add_functions(connection)
@@ -354,6 +373,18 @@ def _connect(path: Path, timeout: float) -> sqlite3.Connection:
             connection.close()
             raise
     return connection
+
+
+def is_writable(path: Path) -> bool:
+    """Check that a store can be written: SQLite also needs to create files in its folder, even to read a store."""
+    return os.access(path, os.W_OK) and os.access(path.resolve().parent, os.W_OK)
+
+
+def _read_only_address(path: Path) -> str:
+    """Address of a store that cannot be written; without a write-ahead log, SQLite may read the file alone."""
+    log = path.with_name(f"{path.name}-wal")
+    immutable = "" if log.exists() and log.stat().st_size else "&immutable=1"
+    return f"{path.resolve().as_uri()}?mode=ro{immutable}"
 
 
 def _check_version(connection: sqlite3.Connection, path: Path) -> None:
@@ -372,6 +403,14 @@ def _check_version(connection: sqlite3.Connection, path: Path) -> None:
             remedy="update equipoise",
         )
     if version < VERSION:
+        if version and not is_writable(path):
+            if version == CHECKSUM_VERSION - 1:
+                return  # only checksums are missing, which reading does not need
+            raise StoreError(
+                f"the store has version {version} and is read-only, so that it cannot be migrated",
+                where=str(path),
+                remedy="copy it to a writable folder",
+            )
         connection.execute("PRAGMA journal_mode = WAL")
         _migrate(connection)
 
@@ -408,7 +447,7 @@ def _store_errors(path: Path) -> Iterator[None]:
         elif "full" in message or "I/O" in message:
             what = f"the store cannot be written: {message}"
             remedy = "free disk space, then run the same command again; what was stored before is intact"
-        elif "unable to open" in message:
+        elif "unable to open" in message or "readonly" in message:
             what, remedy = "the store cannot be opened", "check that its folder exists and is writable"
         else:
             what, remedy = f"the store cannot be used: {message}", ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,38 +19,17 @@ from filelock import FileLock, Timeout
 
 from equipoise.data.catalog import dataset_info
 from equipoise.data.files import read_files
+from equipoise.experiments.callback import SweepCallback
 from equipoise.experiments.cost import relative_cost
 from equipoise.experiments.recording_plan import RecordingPlan, missing_recordings
 from equipoise.experiments.result import UNSUCCESSFUL, Result
 from equipoise.experiments.spec import RunSpec
-from equipoise.experiments.store import Store
+from equipoise.experiments.store import Store, is_writable
 
 if TYPE_CHECKING:
     from equipoise.experiments.executors import Executor
 
 CHECKPOINT_INTERVAL = 60.0  # seconds between two checkpoints of a run
-
-
-class SweepCallback:
-    """Base class of objects that follow a sweep; every hook does nothing by default.
-
-    Example:
-        >>> class Printer(SweepCallback):
-        ...     def on_run_end(self, result):
-        ...         print(result.spec.label, result.outcome)
-    """
-
-    def on_wait(self, message: str) -> None:
-        """Called when another sweep holds the store's lock, before waiting for it."""
-
-    def on_sweep_start(self, todo: Sequence[RunSpec]) -> None:
-        """Called once with the runs to do."""
-
-    def on_run_start(self, spec: RunSpec) -> None:
-        """Called when a run starts, and again when it restarts because its process or node was lost."""
-
-    def on_run_end(self, result: Result) -> None:
-        """Called when a run has ended and its result is in the store."""
 
 
 @contextmanager
@@ -78,8 +57,8 @@ def sweep_lock(store: Store, on_wait: Callable[[str], None]) -> Iterator[None]:
 
 
 def is_locked(path: Path) -> bool:
-    """Check whether a sweep is running on the store at this path."""
-    if not path.exists():
+    """Check whether a sweep is running on the store at this path; not known, hence false, if it is read-only."""
+    if not path.exists() or not is_writable(path):
         return False
     lock = store_lock(path)
     try:

@@ -1,15 +1,35 @@
-"""Judge the paper's claims about a table by numbers: *holds*, *does not hold* or *not enough runs*."""
+"""Judge the paper's claims about a table by numbers.
+
+A claim is a set of comparisons, each of which must find ``better`` ahead of ``worse``. A comparison *agrees* if the
+means do. Otherwise it is *within the noise* if the 95 % confidence intervals overlap, and *contradicts* if they are
+apart. Differences below :data:`~equipoise.report.summary.TIE` are rounding errors, and equal means do not agree.
+
+===============================  ======================================  =========================================
+judgement                        claim about all comparisons             claim about most comparisons
+===============================  ======================================  =========================================
+holds                            all agree                               more than half agree
+holds but for n comparisons      more than half agree, the other n are   (does not occur)
+within the noise                 within the noise
+contradicted                     at least one contradicts                at least half contradict
+open                             otherwise: runs are missing, or at most half of the comparisons agree
+===============================  ======================================  =========================================
+
+A judgement other than *open* is *provisional* if it rests on truncated runs (``--epochs 100``), on cells with a single
+run, or on cells with fewer runs than the experiment has. More runs may then change it.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from equipoise.experiments.experiment import Claim, Coordinates, Experiment, Value
-from equipoise.report.summary import CellSummary, Estimate, published_estimates
+from equipoise.report.summary import TIE, CellSummary, Estimate, published_estimates
 
-Judgement = Literal["holds", "does not hold", "not enough runs"]
+Judgement = Literal["holds", "holds but for noise", "contradicted", "open"]
+Finding = Literal["agrees", "within the noise", "contradicts"]
 Pair = tuple[Estimate | None, Estimate | None]  # (better, worse)
 
 
@@ -21,32 +41,50 @@ class Comparison:
         settings: axis → value of what both sides have in common.
         pairs: estimates of (better, worse); for a claim that a lead grows, first at ``narrow``, then at ``wide``.
         lead: how far ``better`` is ahead, or how much its lead grows; None while a number is missing.
-        true: whether the lead is large enough for the claim; None while a number is missing.
+        noise: sum of the half-widths of the confidence intervals; infinite if one of them rests on a single run.
+        finding: what the comparison says about the claim; None while a number is missing.
     """
 
     settings: Mapping[str, Value]
     pairs: tuple[Pair, ...]
     lead: float | None
-    true: bool | None
+    noise: float
+    finding: Finding | None
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Judgement of a claim with the comparisons that it rests on."""
+    """Judgement of a claim with the comparisons that it rests on.
+
+    Attributes:
+        claim: the claim.
+        comparisons: all its comparisons.
+        judgement: see the table of this module.
+        provisional: why more runs may change the judgement; empty if it is final or open.
+    """
 
     claim: Claim
     comparisons: tuple[Comparison, ...]
     judgement: Judgement
+    provisional: str = ""
 
     @property
     def decided(self) -> list[Comparison]:
         """Comparisons with all their numbers."""
-        return [comparison for comparison in self.comparisons if comparison.true is not None]
+        return [comparison for comparison in self.comparisons if comparison.finding is not None]
+
+    def count(self, finding: Finding) -> int:
+        """Return the number of comparisons with this finding."""
+        return sum(comparison.finding == finding for comparison in self.comparisons)
 
     @property
-    def true(self) -> int:
-        """Number of decided comparisons in which the claim is true."""
-        return sum(bool(comparison.true) for comparison in self.decided)
+    def text(self) -> str:
+        """The judgement in words."""
+        words: str = self.judgement
+        if self.judgement == "holds but for noise":
+            n = self.count("within the noise")
+            words = f"holds but for {n} comparison{'s' if n != 1 else ''} within the noise"
+        return f"{words} (provisional)" if self.provisional else words
 
 
 def judge_claims(experiment: Experiment, summaries: Mapping[Coordinates, CellSummary]) -> list[Verdict]:
@@ -59,7 +97,8 @@ def judge_claims(experiment: Experiment, summaries: Mapping[Coordinates, CellSum
             if (mean := summary.accuracy if claim.measure == "accuracy" else summary.epochs)
             and mean.n >= min(2, summary.expected)
         }
-        verdicts.append(judge_claim(experiment, claim, estimates))
+        verdict = judge_claim(experiment, claim, estimates)
+        verdicts.append(replace(verdict, provisional=_reservation(experiment, verdict)))
     return verdicts
 
 
@@ -73,9 +112,6 @@ def judge_published(experiment: Experiment) -> list[Verdict]:
 def judge_claim(experiment: Experiment, claim: Claim, estimates: Mapping[Coordinates, Estimate]) -> Verdict:
     """Judge one claim.
 
-    The claim *holds* if every comparison is true (more than half of them, for a claim about most), *does not hold* if
-    that has become impossible; until then there are *not enough runs*.
-
     Args:
         experiment: experiment that the claim is about.
         claim: claim to judge.
@@ -84,16 +120,36 @@ def judge_claim(experiment: Experiment, claim: Claim, estimates: Mapping[Coordin
     Returns:
         The verdict with all its comparisons.
     """
-    comparisons = tuple(_comparisons(experiment, claim, estimates))
-    true = sum(comparison.true is True for comparison in comparisons)
-    false = sum(comparison.true is False for comparison in comparisons)
-    total = len(comparisons)
-    judgement: Judgement = "not enough runs"
-    if (2 * true > total) if claim.most else (total > 0 and true == total):
+    verdict = Verdict(claim, tuple(_comparisons(experiment, claim, estimates)), "open")
+    total = len(verdict.comparisons)
+    agree, noise = verdict.count("agrees"), verdict.count("within the noise")
+    contradict = verdict.count("contradicts")
+    judgement: Judgement = "open"
+    if (2 * contradict >= total > 0) if claim.most else contradict > 0:
+        judgement = "contradicted"
+    elif 2 * agree > total and (claim.most or agree == total):
         judgement = "holds"
-    elif (2 * false >= total > 0) if claim.most else false > 0:
-        judgement = "does not hold"
-    return Verdict(claim, comparisons, judgement)
+    elif 2 * agree > total and agree + noise == total:
+        judgement = "holds but for noise"
+    return replace(verdict, judgement=judgement)
+
+
+def _reservation(experiment: Experiment, verdict: Verdict) -> str:
+    """Say why a judgement is provisional; empty if it is final or open."""
+    if verdict.judgement == "open":
+        return ""
+    decisive = [
+        comparison
+        for comparison in verdict.decided
+        if verdict.judgement != "contradicted" or comparison.finding == "contradicts"
+    ]
+    fewest = min(estimate.n for comparison in decisive for pair in comparison.pairs for estimate in pair if estimate)
+    reasons = [f"runs {experiment.remark}"] if experiment.truncated else []
+    if fewest == 1:
+        reasons.append("cells with a single run")
+    elif fewest < experiment.runs_per_cell:
+        reasons.append(f"cells with {fewest} of {experiment.runs_per_cell} runs")
+    return ", ".join(reasons)
 
 
 def _comparisons(
@@ -111,9 +167,25 @@ def _comparisons(
                 )
                 for end in ends
             )
-            lead = _lead(claim, pairs)
             label = {**settings, **(_difference(better, worse) if count > 1 else {})}
-            yield Comparison(label, pairs, lead, None if lead is None else lead > claim.by)
+            lead, noise = _lead(claim, pairs), sum(_half_width(estimate) for pair in pairs for estimate in pair)
+            yield Comparison(label, pairs, lead, noise, None if lead is None else _finding(lead - claim.by, noise))
+
+
+def _finding(surplus: float, noise: float) -> Finding:
+    """Interpret by how much a lead exceeds what the claim requires."""
+    if surplus > TIE:
+        return "agrees"
+    return "contradicts" if surplus + noise < -TIE else "within the noise"
+
+
+def _half_width(estimate: Estimate | None) -> float:
+    """Half-width of a confidence interval; a published number without one counts as a point, a single run does not."""
+    if estimate is None:
+        return math.inf
+    if math.isnan(estimate.ci):
+        return math.inf if estimate.n else 0.0
+    return estimate.ci
 
 
 def _lead(claim: Claim, pairs: tuple[Pair, ...]) -> float | None:

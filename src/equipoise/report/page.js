@@ -8,7 +8,7 @@
   const COLOUR_RAMP = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
 
   function element(name, attributes = {}, text = null, parent = null) {
-    const isSvg = ["svg", "g", "path", "rect", "line", "text", "circle"].includes(name);
+    const isSvg = ["svg", "g", "path", "rect", "line", "text", "circle", "clipPath"].includes(name);
     const node = isSvg ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
     for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
     if (text !== null) node.textContent = text;
@@ -60,7 +60,7 @@
     const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough);
     const ticks = [];
     for (let t = Math.ceil(low / step) * step; t <= high + 1e-9 * span; t += step) ticks.push(Number(t.toPrecision(6)));
-    return { at: (v) => start + ((v - low) / span) * (end - start), ticks };
+    return { at: (v) => start + ((v - low) / span) * (end - start), invert: (p) => low + ((p - start) / (end - start)) * span, ticks };
   }
   function logScale(low, high, start, end) {
     const [a, b] = [Math.log10(low), Math.log10(high)];
@@ -68,21 +68,25 @@
     const step = Math.max(1, Math.ceil((b - a) / 6));
     const ticks = [];
     for (let e = Math.ceil(a); e <= b; e += step) ticks.push(10 ** e);
-    return { at: (v) => inner.at(Math.log10(v)), ticks: ticks.length ? ticks : [low, high] };
+    return { at: (v) => inner.at(Math.log10(v)), invert: (p) => 10 ** inner.invert(p), ticks: ticks.length ? ticks : [low, high] };
   }
   const isDrawable = (log) => (v) => v !== null && (!log || v > 0);
 
   /* Training curves */
   const selected = new Set();
+  let zoom = null; // { epochs: [low, high], values: [low, high] }, or null for everything
   function lineStyle(run) {
     const order = [...selected].indexOf(run);
     return { stroke: COLOURS[order % COLOURS.length], dash: DASHES[Math.floor(order / COLOURS.length) % DASHES.length] };
   }
 
-  function listRuns() {
-    const experiment = data.experiments[byId("curve-experiment").value];
+  function matches(i) { // the filter
     const words = byId("curve-filter").value.toLowerCase().split(/\s+/).filter(Boolean);
-    const runs = experiment.runs.filter((i) => words.every((word) => data.runs[i].label.toLowerCase().includes(word)));
+    return words.every((word) => data.runs[i].label.toLowerCase().includes(word));
+  }
+
+  function listRuns() {
+    const runs = data.experiments[byId("curve-experiment").value].runs.filter(matches);
     byId("curve-runs").replaceChildren(...runs.map((i) => {
       const label = element("label", { title: `${data.runs[i].key}: ${data.runs[i].settings}` });
       const box = element("input", { type: "checkbox", value: i }, null, label);
@@ -97,28 +101,79 @@
     if (!runs.length) element("span", { class: "muted" }, "no run matches all of these words", byId("curve-runs"));
   }
 
+  const withoutSeed = (label) => label.replace(/ seed \d+/, "");
+
   function selectDefaults() { // one run per scheme and depth, at most six
     selected.clear();
     const seen = new Set();
     for (const i of data.experiments[byId("curve-experiment").value].runs) {
-      const cell = data.runs[i].label.replace(/ seed \d+/, "");
+      const cell = withoutSeed(data.runs[i].label);
       if (!seen.has(cell) && seen.size < 6) { seen.add(cell); selected.add(i); }
     }
   }
 
+  /* One line per selected run, or per cell with the mean of its seeds and the range of their values. */
+  function lines(measure, drawable) {
+    const runs = [...selected].filter((i) => matches(i) && data.runs[i].curves[measure]);
+    if (!byId("curve-mean").checked) {
+      return runs.map((i) => ({ run: i, label: data.runs[i].label, epochs: data.runs[i].epochs, values: data.runs[i].curves[measure] }));
+    }
+    const cells = new Map();
+    for (const i of runs) { // a selected run stands for its cell
+      const cell = withoutSeed(data.runs[i].label);
+      if (!cells.has(cell)) cells.set(cell, data.runs.map((_, j) => j).filter((j) => withoutSeed(data.runs[j].label) === cell && data.runs[j].curves[measure]));
+    }
+    return [...cells].map(([cell, members]) => {
+      const longest = members.reduce((a, b) => (data.runs[b].epochs.at(-1) > data.runs[a].epochs.at(-1) ? b : a));
+      const epochs = data.runs[longest].epochs;
+      const rows = epochs.map((epoch) => members.map((i) => valueAt(data.runs[i], measure, epoch)).filter(drawable));
+      const reduce = (f) => rows.map((row) => (row.length ? f(row) : null));
+      return {
+        run: runs.find((i) => members.includes(i)), epochs,
+        label: cell.replace(",", ` (${members.length} seed${members.length === 1 ? "" : "s"}),`),
+        values: reduce((row) => row.reduce((a, b) => a + b) / row.length),
+        low: reduce((row) => Math.min(...row)), high: reduce((row) => Math.max(...row)),
+      };
+    });
+  }
+
+  function valueAt(run, measure, epoch) { // interpolated; the last value of a run that has ended
+    const k = run.epochs.findIndex((e) => e >= epoch), values = run.curves[measure];
+    if (k === -1) return values.at(-1);
+    if (k === 0 || run.epochs[k] === epoch || values[k - 1] === null || values[k] === null) return values[k];
+    const share = (epoch - run.epochs[k - 1]) / (run.epochs[k] - run.epochs[k - 1]);
+    return values[k - 1] + share * (values[k] - values[k - 1]);
+  }
+
+  function pathOf(epochs, values, drawable, x, y) {
+    let pen = "M";
+    return values.map((v, k) => {
+      if (!drawable(v)) { pen = "M"; return ""; }
+      const step = `${pen}${x.at(epochs[k]).toFixed(1)} ${y.at(v).toFixed(1)}`;
+      pen = "L";
+      return step;
+    }).join("");
+  }
+
   function drawCurves() {
     const container = byId("curve-chart"), log = byId("curve-log").checked, measure = byId("curve-measure").value;
-    const drawable = isDrawable(log), runs = [...selected].filter((i) => data.runs[i].curves[measure]);
-    const values = runs.flatMap((i) => data.runs[i].curves[measure].filter(drawable));
+    const drawable = isDrawable(log), curves = lines(measure, drawable);
+    const values = curves.flatMap((curve) => [...curve.values, ...(curve.low ?? []), ...(curve.high ?? [])].filter(drawable));
     container.replaceChildren();
-    if (!values.length) { element("p", { class: "muted" }, "nothing to draw: select a run", container); return; }
+    byId("curve-unzoom").hidden = zoom === null;
+    if (!values.length) {
+      element("p", { class: "muted" }, selected.size ? "no selected run matches the filter" : "nothing to draw: select a run", container);
+      return;
+    }
     const width = Math.max(300, container.clientWidth || 700), height = Math.max(240, Math.min(380, width * 0.5));
     const left = 62, right = width - 22, top = 24, bottom = height - 36;
-    const last = Math.max(...runs.map((i) => data.runs[i].epochs.at(-1)));
-    const x = linearScale(1, Math.max(last, 2), left, right);
+    const last = Math.max(2, ...curves.map((curve) => curve.epochs.at(-1)));
     const low = log ? Math.min(...values) : Math.min(0, ...values);
-    const y = (log ? logScale : linearScale)(low, Math.max(...values), bottom, top);
+    const [firstEpoch, lastEpoch] = zoom?.epochs ?? [1, last], [lowest, highest] = zoom?.values ?? [low, Math.max(...values)];
+    const x = linearScale(firstEpoch, lastEpoch, left, right), y = (log ? logScale : linearScale)(lowest, highest, bottom, top);
     const svg = element("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": data.measures[measure] }, null, container);
+    const clip = element("clipPath", { id: "curve-clip" }, null, svg);
+    element("rect", { x: left - 1, y: top - 2, width: right - left + 2, height: bottom - top + 4 }, null, clip);
     for (const t of y.ticks) {
       element("line", { class: "axis", x1: left, x2: right, y1: y.at(t), y2: y.at(t) }, null, svg);
       element("text", { x: left - 6, y: y.at(t) + 4, "text-anchor": "end" }, formatNumber(t), svg);
@@ -126,31 +181,56 @@
     for (const t of x.ticks) element("text", { x: x.at(t), y: bottom + 16, "text-anchor": "middle" }, formatNumber(t), svg);
     element("text", { x: (left + right) / 2, y: height - 4, "text-anchor": "middle" }, "epoch", svg);
     element("text", { class: "title", x: 4, y: 14 }, data.measures[measure], svg);
-    for (const i of runs) {
-      const run = data.runs[i];
-      let pen = "M";
-      const path = run.curves[measure].map((v, k) => {
-        if (!drawable(v)) { pen = "M"; return ""; }
-        const step = `${pen}${x.at(run.epochs[k]).toFixed(1)} ${y.at(v).toFixed(1)}`;
-        pen = "L";
-        return step;
-      }).join("");
-      element("path", { d: path, fill: "none", stroke: lineStyle(i).stroke, "stroke-width": 1.8, "stroke-dasharray": lineStyle(i).dash, "data-run": i }, null, svg);
+    const plot = element("g", { "clip-path": "url(#curve-clip)" }, null, svg);
+    for (const curve of curves) {
+      const style = lineStyle(curve.run);
+      if (curve.low) {
+        const both = curve.epochs.map((e, k) => [e, curve.low[k], curve.high[k]]).filter(([, a, b]) => drawable(a) && drawable(b));
+        const points = [...both.map(([e, a]) => [e, a]), ...both.map(([e, , b]) => [e, b]).reverse()];
+        element("path", { class: "band", d: `M${points.map(([e, v]) => `${x.at(e).toFixed(1)} ${y.at(v).toFixed(1)}`).join("L")}Z`, fill: style.stroke, "fill-opacity": 0.2 }, null, plot);
+      }
+      const d = pathOf(curve.epochs, curve.values, drawable, x, y);
+      element("path", { class: "curve", d, fill: "none", stroke: style.stroke, "stroke-width": 1.8, "stroke-dasharray": style.dash, "data-run": curve.run }, null, plot);
     }
     const cursor = element("line", { class: "axis", y1: top, y2: bottom, visibility: "hidden" }, null, svg);
+    const brush = element("rect", { class: "brush", visibility: "hidden" }, null, svg);
+    let corner = null; // where a drag began
+    const inside = (event) => { // position of the pointer in the plot
+      const box = svg.getBoundingClientRect(), scale = width / box.width;
+      const clamp = (value, a, b) => Math.max(a, Math.min(b, value));
+      return [clamp((event.clientX - box.left) * scale, left, right), clamp((event.clientY - box.top) * scale, top, bottom)];
+    };
+    svg.addEventListener("pointerdown", (event) => { if (event.pointerType !== "touch") { corner = inside(event); event.preventDefault(); } });
     svg.addEventListener("pointermove", (event) => {
-      const box = svg.getBoundingClientRect(), at = ((event.clientX - box.left) * width) / box.width;
-      const epoch = 1 + ((at - left) / (right - left)) * (Math.max(last, 2) - 1);
-      const lines = runs.map((i) => {
-        const run = data.runs[i];
-        const k = run.epochs.reduce((near, e, n) => (Math.abs(e - epoch) < Math.abs(run.epochs[near] - epoch) ? n : near), 0);
-        return [run.epochs[k], `${formatNumber(run.curves[measure][k])}  ${run.label.split(",")[0]} (epoch ${run.epochs[k]})`];
+      const [at, level] = inside(event), epoch = x.invert(at);
+      if (corner) {
+        const [a, b] = corner;
+        const box = { x: Math.min(a, at), y: Math.min(b, level), width: Math.abs(at - a), height: Math.abs(level - b), visibility: "visible" };
+        for (const [name, value] of Object.entries(box)) brush.setAttribute(name, value);
+      }
+      const texts = curves.map((curve) => {
+        const k = curve.epochs.reduce((near, e, n) => (Math.abs(e - epoch) < Math.abs(curve.epochs[near] - epoch) ? n : near), 0);
+        return `${formatNumber(curve.values[k])}  ${curve.label.split(",")[0]} (epoch ${curve.epochs[k]})`;
       });
       cursor.setAttribute("visibility", "visible");
-      for (const end of ["x1", "x2"]) cursor.setAttribute(end, Math.max(left, Math.min(right, at)));
-      showTooltip(event, lines.map((line) => line[1]).join("\n"));
+      for (const end of ["x1", "x2"]) cursor.setAttribute(end, at);
+      showTooltip(event, texts.join("\n"));
     });
-    svg.addEventListener("pointerleave", () => { cursor.setAttribute("visibility", "hidden"); hideTooltip(); });
+    svg.addEventListener("pointerup", (event) => {
+      const [from, to] = [corner, inside(event)];
+      corner = null;
+      if (from && Math.abs(to[0] - from[0]) > 5 && Math.abs(to[1] - from[1]) > 5) {
+        const ordered = (a, b) => [Math.min(a, b), Math.max(a, b)];
+        zoom = { epochs: ordered(x.invert(from[0]), x.invert(to[0])), values: ordered(y.invert(from[1]), y.invert(to[1])) };
+        drawCurves();
+      } else brush.setAttribute("visibility", "hidden");
+    });
+    svg.addEventListener("dblclick", () => { zoom = null; drawCurves(); });
+    svg.addEventListener("pointerleave", () => {
+      corner = null;
+      for (const node of [brush, cursor]) node.setAttribute("visibility", "hidden");
+      hideTooltip();
+    });
   }
 
   /* Heat maps */
@@ -228,10 +308,12 @@
     setOptions(byId("curve-experiment"), data.experiments.map((experiment, i) => [i, experiment.name]));
     setOptions(byId("curve-measure"), Object.entries(data.measures));
     const update = () => { listRuns(); drawCurves(); };
-    byId("curve-experiment").addEventListener("change", () => { selectDefaults(); update(); });
-    byId("curve-filter").addEventListener("input", listRuns);
+    const unzoom = () => { zoom = null; drawCurves(); };
+    byId("curve-experiment").addEventListener("change", () => { zoom = null; selectDefaults(); update(); });
+    byId("curve-filter").addEventListener("input", update);
     byId("curve-clear").addEventListener("click", () => { selected.clear(); update(); });
-    for (const id of ["curve-measure", "curve-log"]) byId(id).addEventListener("change", drawCurves);
+    byId("curve-unzoom").addEventListener("click", unzoom);
+    for (const id of ["curve-measure", "curve-log", "curve-mean"]) byId(id).addEventListener("change", unzoom);
     selectDefaults();
     update();
     redrawOnResize.push(drawCurves);

@@ -25,13 +25,15 @@ from equipoise.errors import EquipoiseError, SpecError
 from equipoise.experiments.experiment import Cell, Experiment
 from equipoise.experiments.parser import experiment_names, further_experiment_names
 from equipoise.experiments.result import Result, describe_machine, library_versions
-from equipoise.experiments.store import Store
+from equipoise.experiments.store import DEFAULT_PATH, Store
 from equipoise.report.figures import draw_figure, has_figure
 from equipoise.report.frames import FrameLoader, frame_loader
 from equipoise.report.page_data import page_data
 from equipoise.report.tables import TableReport
 
 DPI = 100  # sharp enough at the width of the page, at about 100 kB per figure
+
+MAIN_TABLE = "sgd"  # comes first
 
 ExperimentReport = tuple[Experiment, TableReport]
 
@@ -85,15 +87,17 @@ def render_page(reports: Sequence[ExperimentReport], store: Store) -> str:
     experiments = [experiment for experiment, _ in reports]
     results = store.results(spec.key for experiment in experiments for spec in experiment.specs)
     load_frame = frame_loader(store)
-    sections = [_section(experiment, report, results, load_frame) for experiment, report in reports]
+    sections = [_section(experiment, report, results, load_frame, store) for experiment, report in reports]
+    sections.sort(key=lambda section: (section.report.name != MAIN_TABLE, -section.completion))
     script = _read_asset("page.js")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     # Unsorted, because the script offers choices in the order of the data.
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False, "separators": (",", ":")}
     return environment.from_string(_read_asset("page.html")).render(
-        sections=sorted(sections, key=lambda section: -section.completion),
+        sections=sections,
+        lead=next((section for section in sections if section.report.panels), None),
         store=store.path.name,
-        page_command=shlex.join(["equipoise", "report", "--html", "--store", store.path.name]),
+        page_command=shlex.join(["equipoise", "report", *map(_target, experiments), "--html", *_store_option(store)]),
         runs=len(results),
         style=_read_asset("page.css"),
         script=script,
@@ -107,7 +111,7 @@ def render_page(reports: Sequence[ExperimentReport], store: Store) -> str:
 
 
 def _section(
-    experiment: Experiment, report: TableReport, results: Mapping[str, Result], load_frame: FrameLoader
+    experiment: Experiment, report: TableReport, results: Mapping[str, Result], load_frame: FrameLoader, store: Store
 ) -> PageSection:
     png = caption = ""
     if has_figure(experiment):
@@ -120,8 +124,8 @@ def _section(
     done = sum(spec.key in results for spec in experiment.specs)
     return PageSection(
         report=report,
-        command=reproduce_command(experiment),
-        commands=[reproduce_command(experiment, cell) for cell in experiment.cells] if has_runs else [],
+        command=reproduce_command(experiment, store=store),
+        commands=[reproduce_command(experiment, cell, store) for cell in experiment.cells] if has_runs else [],
         figure=png,
         caption=caption,
         judgements=Counter(claim.judgement for claim in report.claims),
@@ -129,12 +133,13 @@ def _section(
     )
 
 
-def reproduce_command(experiment: Experiment, cell: Cell | None = None) -> str:
+def reproduce_command(experiment: Experiment, cell: Cell | None = None, store: Store | None = None) -> str:
     """Build the command that reproduces an experiment or, as narrowly as the options allow, one of its cells.
 
     Args:
         experiment: experiment to reproduce.
         cell: one of its cells; None for all of them.
+        store: store with the runs; None for the default one.
 
     Returns:
         The command line, quoted for a shell.
@@ -145,21 +150,26 @@ def reproduce_command(experiment: Experiment, cell: Cell | None = None) -> str:
         >>> reproduce_command(sgd, sgd.cells[0])
         'equipoise reproduce sgd --dataset cora --depth 2 --init xav --epochs 200'
     """
-    name = (
-        experiment.name
-        if experiment.name in (*experiment_names(), *further_experiment_names())
-        else f"{experiment.name}.toml"
-    )
     if experiment.kind == "data":
-        return shlex.join(["equipoise", "report", name])
-    arguments = ["equipoise", "reproduce", name]
+        return shlex.join(["equipoise", "report", _target(experiment)])
+    arguments = ["equipoise", "reproduce", _target(experiment)]
     if cell is not None and cell.specs:
         for setting in ("dataset", "depth", "init"):
             if len({getattr(spec, setting) for spec in experiment.specs}) > 1:
                 arguments += [f"--{setting}", str(getattr(cell.specs[0], setting))]
     if experiment.remark:  # the runs have another number of epochs than the experiment's file
         arguments += ["--epochs", str(experiment.specs[0].epochs)]
-    return shlex.join(arguments)
+    return shlex.join(arguments + _store_option(store))
+
+
+def _target(experiment: Experiment) -> str:
+    """What to type for an experiment: its name, or the path of its file."""
+    known = (*experiment_names(), *further_experiment_names())
+    return experiment.target or (experiment.name if experiment.name in known else f"{experiment.name}.toml")
+
+
+def _store_option(store: Store | None) -> list[str]:
+    return [] if store is None or store.path == DEFAULT_PATH else ["--store", str(store.path)]
 
 
 def _png_url(figure: Figure) -> str:

@@ -53,15 +53,17 @@ def page_data(experiments: Sequence[Experiment], store: Store) -> dict[str, Any]
         ``runs``, and ``layers``, the recordings by layer and epoch.
     """
     keys = dict.fromkeys(spec.key for experiment in experiments for spec in experiment.specs)
-    results = {key: result for key, result in store.results(keys, curves=True).items() if result.curves}
+    plans = store.recording_plans()  # recorded runs of any length are shown, even if the tables have others
+    results = {key: result for key, result in store.results([*keys, *plans], curves=True).items() if result.curves}
     index = {key: number for number, key in enumerate(results)}
     points = int(min(MAX_POINTS, max(MIN_POINTS, MAX_VALUES / (len(MEASURES) * max(len(results), 1)))))
-    entries = (
+    entries = [
         {"name": experiment.name, "runs": [index[spec.key] for spec in experiment.specs if spec.key in index]}
         for experiment in experiments
-    )
+    ]
+    entries.append({"name": "other recorded runs", "runs": [index[key] for key in index if key not in keys]})
     load_frame = frame_loader(store)
-    recorded = [results[key].spec for key in store.recording_plans() if key in index]
+    recorded = [results[key].spec for key in plans if key in index]
     return {
         "measures": MEASURES,
         "quantities": {

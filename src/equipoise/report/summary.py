@@ -21,6 +21,7 @@ from equipoise.experiments.spec import FIELDS, RunSpec
 
 EXCLUDED_OUTCOMES = ("failed", "interrupted")
 OTHER_SETTINGS = attrgetter(*(name for name in FIELDS if name != "epochs"))  # all settings but the number of epochs
+TIE: Final = 1e-6  # means that differ by less are equal: a rounding error, far below one node or one epoch
 REFERENCE_SCHEME: Final = "xav"  # other schemes are compared with it
 
 
@@ -247,7 +248,7 @@ def table_rows(experiment: Experiment, summaries: Mapping[Coordinates, CellSumma
 
 
 def _best_cells(experiment: Experiment, estimates: Mapping[Coordinates, Estimate]) -> set[Coordinates]:
-    """Cells with the highest mean of each complete group; all of them if several are equal."""
+    """Cells with the highest mean of each complete group; all of them if several are equal but for rounding."""
     axis = list(experiment.axes).index(experiment.compare)
     groups: dict[Coordinates, list[Coordinates]] = {}
     for cell in experiment.cells:
@@ -255,4 +256,4 @@ def _best_cells(experiment: Experiment, estimates: Mapping[Coordinates, Estimate
         groups.setdefault(at[:axis] + at[axis + 1 :], []).append(at)
     complete = [group for group in groups.values() if all(at in estimates for at in group)]
     highest = [(group, max(estimates[at].mean for at in group)) for group in complete]
-    return {at for group, mean in highest for at in group if estimates[at].mean == mean}
+    return {at for group, mean in highest for at in group if estimates[at].mean > mean - TIE}

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from equipoise.experiments.experiment import Experiment
-from equipoise.report.claims import Comparison, Verdict, judge_claims, judge_published
+from equipoise.report.claims import Comparison, Judgement, Verdict, judge_claims, judge_published
+from equipoise.report.depth_chart import Panel, depth_panels
 from equipoise.report.describe import describe_recordings
 from equipoise.report.frames import FrameLoader
 from equipoise.report.summary import Estimate, RunResult, TableRow, summarize, table_rows
@@ -20,12 +21,23 @@ MAX_COMPARISONS = 6  # comparisons of a claim that are written out
 
 @dataclass(frozen=True)
 class ClaimText:
-    """A judged claim as text: judgement, statement, source, and the numbers it rests on."""
+    """A judged claim as text.
 
-    judgement: str
+    Attributes:
+        judgement: one of the four judgements.
+        verdict: the judgement in words, with *provisional* where it applies.
+        statement, source: those of the claim.
+        evidence: the numbers that it rests on.
+        columns, comparisons: the table of its comparisons.
+    """
+
+    judgement: Judgement
+    verdict: str
     statement: str
     source: str
     evidence: str
+    columns: Sequence[str] = ()
+    comparisons: Sequence[Sequence[str]] = ()
 
 
 @dataclass(frozen=True)
@@ -42,6 +54,7 @@ class TableReport:
         records: the table with full precision, one record per row.
         comparisons: the claims with full precision, one record per comparison.
         observations: sentences that describe the recordings.
+        panels: accuracy against depth, for the page.
     """
 
     name: str
@@ -56,6 +69,7 @@ class TableReport:
     records: Sequence[dict[str, object]]
     comparisons: Sequence[dict[str, object]] = ()
     observations: Sequence[str] = ()
+    panels: Sequence[Panel] = ()
 
 
 def table_report(
@@ -94,6 +108,7 @@ def table_report(
         notes=experiment.notes,
         records=[_row_record(experiment, row) for row in rows],
         comparisons=[_comparison_record(verdict, one) for verdict in verdicts for one in verdict.comparisons],
+        panels=depth_panels(experiment, rows),
         observations=[] if load_frame is None else describe_recordings(experiment, load_frame),
     )
 
@@ -130,32 +145,64 @@ def _claim_text(ours: Verdict, paper: Verdict) -> ClaimText:
     total, decided = len(ours.comparisons), ours.decided
     count = f"{total} comparison{'s' if total != 1 else ''}"
     if decided:
-        lacking = f" ({total - len(decided)} without runs)" if len(decided) < total else ""
         mean = sum(comparison.lead or 0.0 for comparison in decided) / len(decided)
+        counts = {
+            "within the noise": ours.count("within the noise"),
+            "contradicting": ours.count("contradicts"),
+            "without runs": total - len(decided),
+        }
+        others = [f"{n} {kind}" for kind, n in counts.items() if n]
+        sentence = f"True in {ours.count('agrees')} of {count}" + (f" ({', '.join(others)})" if others else "")
+        sentence += f", mean lead {_signed(mean)} {unit}"
         key = _key_comparisons(ours)
-        sentence = f"True in {ours.true} of {count}{lacking}, mean lead {_signed(mean)} {unit}"
         sentence += "".join(f"; {_comparison_text(comparison, ours)}" for comparison in key[:MAX_COMPARISONS])
         sentence += f"; and {len(key) - MAX_COMPARISONS} more" if len(key) > MAX_COMPARISONS else ""
     else:
         sentence = f"None of {count} has runs"
+    if ours.provisional:
+        sentence += f". Provisional: {ours.provisional}"
     if paper.decided:
-        sentence += f". Published numbers: true in {paper.true} of {len(paper.decided)}"
-    return ClaimText(ours.judgement, ours.claim.say, ours.claim.source, sentence + ".")
+        sentence += f". Published numbers: true in {paper.count('agrees')} of {len(paper.decided)}"
+    return ClaimText(
+        judgement=ours.judgement,
+        verdict=ours.text,
+        statement=ours.claim.say,
+        source=ours.claim.source,
+        evidence=sentence + ".",
+        columns=["at", "better", "worse", f"lead ({unit})", "finding", "paper"],
+        comparisons=[
+            [
+                *_comparison_cells(comparison, ours),
+                comparison.finding or "no runs",
+                published.finding or "",
+            ]
+            for comparison, published in zip(ours.comparisons, paper.comparisons, strict=True)
+        ],
+    )
 
 
 def _key_comparisons(verdict: Verdict) -> list[Comparison]:
     """Return the counterexamples, or the closest comparison if there are none."""
     by_lead = sorted(verdict.decided, key=lambda comparison: comparison.lead or 0.0)
-    return [comparison for comparison in by_lead if not comparison.true] or by_lead[:1]
+    return [comparison for comparison in by_lead if comparison.finding != "agrees"] or by_lead[:1]
 
 
 def _comparison_text(comparison: Comparison, verdict: Verdict) -> str:
+    at, better, worse, _ = _comparison_cells(comparison, verdict)
+    pairs = " → ".join(f"{b} against {w}" for b, w in zip(better.split(" → "), worse.split(" → "), strict=True))
+    finding = "closest" if comparison.finding == "agrees" else str(comparison.finding)
+    return f"{finding} {f'at {at}' if at else ''}".rstrip() + f": {pairs}"
+
+
+def _comparison_cells(comparison: Comparison, verdict: Verdict) -> list[str]:
+    """Settings, both sides and the lead of a comparison as text."""
     digits = 1 if verdict.claim.measure == "accuracy" else 0
-    pairs = " → ".join(f"{_text(better, digits)} against {_text(worse, digits)}" for better, worse in comparison.pairs)
     settings = " ".join(
         f"L = {value}" if axis == "depth" else str(value) for axis, value in comparison.settings.items()
     )
-    return f"{'closest' if comparison.true else 'false'} {f'at {settings}' if settings else ''}".rstrip() + f": {pairs}"
+    sides = zip(*comparison.pairs, strict=True)
+    better, worse = (" → ".join(_text(estimate, digits, MISSING) for estimate in side) for side in sides)
+    return [settings, better, worse, "" if comparison.lead is None else _signed(comparison.lead, digits)]
 
 
 def _signed(number: float, digits: int = 1) -> str:
@@ -187,13 +234,13 @@ def _comparison_record(verdict: Verdict, comparison: Comparison) -> dict[str, ob
     (better, worse) = comparison.pairs[-1]
     return {
         "claim": verdict.claim.say,
-        "verdict": verdict.judgement,
+        "verdict": verdict.text,
         "measure": verdict.claim.measure,
         "at": ", ".join(f"{name}={value}" for name, value in comparison.settings.items()),
         **_estimate_record("better", better),
         **_estimate_record("worse", worse),
         "lead": comparison.lead,
-        "true": comparison.true,
+        "finding": comparison.finding,
     }
 
 
@@ -213,15 +260,16 @@ LATEX_ESCAPES = {
 def as_markdown(report: TableReport) -> str:
     """Render a heading, the table with aligned columns, claims, observations and notes."""
     rows = [
-        [f"**{cell}**" if (i, j) in report.bold else cell for j, cell in enumerate(row)]
+        [f"**{_markdown(cell)}**" if (i, j) in report.bold else _markdown(cell) for j, cell in enumerate(row)]
         for i, row in enumerate(report.rows)
     ]
-    widths = [max(3, *(len(row[j]) for row in [report.columns, *rows])) for j in range(len(report.columns))]
+    columns = [*map(_markdown, report.columns)]
+    widths = [max(3, *(len(row[j]) for row in [columns, *rows])) for j in range(len(columns))]
     lines = [f"## {report.name}: {report.title}", "", f"{report.source}. {report.status}.".removeprefix(". "), ""]
-    lines += [_markdown_row(report.columns, widths), "|" + "|".join("-" * (width + 2) for width in widths) + "|"]
+    lines += [_markdown_row(columns, widths), "|" + "|".join("-" * (width + 2) for width in widths) + "|"]
     lines += [_markdown_row(row, widths) for row in rows]
     claims = [
-        f"**{claim.judgement}**: {claim.statement}{_parenthesis(claim.source)} {claim.evidence}"
+        f"**{claim.verdict}**: {claim.statement}{_parenthesis(claim.source)} {claim.evidence}"
         for claim in report.claims
     ]
     observations = [_capitalize(sentence) for sentence in report.observations]
@@ -245,7 +293,7 @@ def as_latex(report: TableReport) -> str:
         lines.append(" & ".join(cells) + r" \\")
     lines += [r"\bottomrule", r"\end{longtable}"]
     claims = [
-        rf"\textbf{{{claim.judgement}}}: {_latex(claim.statement)} {_latex(claim.evidence)}" for claim in report.claims
+        rf"\textbf{{{claim.verdict}}}: {_latex(claim.statement)} {_latex(claim.evidence)}" for claim in report.claims
     ]
     for items in (claims, [*map(_latex, report.observations)], [*map(_latex, report.notes)]):
         if items:
@@ -284,6 +332,11 @@ def _csv_value(value: object) -> object:
 
 def _markdown_row(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "| " + " | ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) + " |"
+
+
+def _markdown(cell: str) -> str:
+    """Escape what would end a cell."""
+    return " ".join(cell.replace("|", r"\|").split())
 
 
 def _parenthesis(source: str) -> str:

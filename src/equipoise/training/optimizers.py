@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import torch
 from torch import nn
 from torch.optim import SGD, Adagrad, Adam, Adamax, AdamW, NAdam, Optimizer, RAdam, RMSprop
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
@@ -20,6 +21,8 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
     "rmsprop": RMSprop,
     "adagrad": Adagrad,
 }
+
+MAX_FLOAT = torch.finfo(torch.float32).max
 
 OptimizerFactory = Callable[[Iterator[nn.Parameter]], Optimizer]
 ScheduleFactory = Callable[[Optimizer], LRScheduler]
@@ -39,17 +42,22 @@ def build_optimizer(name: str, model: nn.Module, lr: float | None, weight_decay:
 
     Raises:
         ChoiceError: if the name is unknown.
-        TrainingError: if the learning rate is missing or not positive, or the model has no parameters.
+        TrainingError: if the learning rate is missing, it or the weight decay is out of range, or the model has no
+            parameters.
     """
     if name not in OPTIMIZERS:
         raise ChoiceError("optimizer", name, OPTIMIZERS)
-    if lr is None or not lr > 0:
+    if lr is None or not 0 < lr <= MAX_FLOAT:
         raise TrainingError(
-            f"{name} needs a learning rate above 0, got lr={lr}", remedy="pass one: train(model, data, lr=0.05, …)"
+            f"{name} needs a finite learning rate above 0, got lr={lr}", remedy="choose one, such as 0.05"
+        )
+    if not 0 <= weight_decay <= MAX_FLOAT:
+        raise TrainingError(
+            f"the weight decay must be finite and at least 0, got {weight_decay}", remedy="choose one, such as 5e-4"
         )
     try:
         return OPTIMIZERS[name](model.parameters(), lr=lr, weight_decay=weight_decay, foreach=True)  # type: ignore[call-arg]
-    except ValueError as error:  # no parameters, or a negative weight decay
+    except ValueError as error:  # no parameters
         raise TrainingError(f"{name} cannot train this model: {error}", where=type(model).__name__) from error
 
 

@@ -11,9 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from equipoise.errors import EquipoiseError
-from equipoise.report.plots.style import add_caption, finish_axes, line_style, scheme_title, set_depth_axis
+from equipoise.report.plots.style import add_caption, finish_axes, line_style, set_depth_axis
 
 MEASURES = {"accuracy": "test accuracy (%)", "epochs": "epochs to the best model"}
+MARGIN = 0.03  # of the vertical axis, beyond its ends
 SPREAD = 0.12  # log-scale offset from the first to the last scheme at one depth, so that intervals do not overlap
 
 
@@ -49,11 +50,12 @@ def draw_accuracy(
             _draw_schemes(ax, rows, measure)
             finish_axes(ax, f"{panel} {name}" if panel and row == 0 else "", "layers L")
         axes[row, 0].set_ylabel(MEASURES[measure])
-        axes[row, 0].set_ylim(bottom=0)
-        if measure == "accuracy" and axes[row, 0].get_ylim()[1] > 100:  # the interval of two runs can exceed 100 %
-            axes[row, 0].set_ylim(top=100)
+        top = axes[row, 0].get_ylim()[1]
+        if measure == "accuracy":  # the interval of two runs can exceed 100 %
+            top = min(top, 100 * (1 + MARGIN))
+        axes[row, 0].set_ylim(-MARGIN * top, top)  # markers at 0 and 100 % are not cut
     handles, schemes = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, [*map(scheme_title, schemes)], frameon=False, loc="outside upper center", ncols=4)
+    figure.legend(handles, schemes, frameon=False, loc="outside upper center", ncols=4)
     add_caption(figure, "mean and 95 % confidence interval", settings)
     return figure
 

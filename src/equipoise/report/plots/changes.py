@@ -22,7 +22,6 @@ from equipoise.report.plots.style import (
     add_caption,
     finish_axes,
     line_style,
-    scheme_title,
 )
 
 # Suffix of the recorded quantity → key of the statistics that ``Axes.bxp`` takes.
@@ -101,7 +100,7 @@ def _draw_boxes(ax: Axes, schemes: Mapping[str, BoxStats]) -> list[Patch]:
     handles = []
     for number, (scheme, stats) in enumerate(schemes.items()):
         face = {"facecolor": line_style(scheme)["color"], "hatch": HATCHES[number % len(HATCHES)], "edgecolor": INK}
-        handles.append(Patch(label=scheme_title(scheme), **face))
+        handles.append(Patch(label=scheme, **face))
         if stats:
             ax.bxp(
                 list(stats.values()),

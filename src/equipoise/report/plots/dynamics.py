@@ -27,7 +27,6 @@ from equipoise.report.plots.style import (
     finish_axes,
     layer_colour,
     line_style,
-    scheme_title,
 )
 
 SchemeFrames = Mapping[str, pd.DataFrame]
@@ -54,7 +53,7 @@ def draw_conservation(residuals: SchemeFrames, imbalances: SchemeFrames, setting
         The figure.
     """
     panels = [("balance/delta", rf"$\delta$ with {name}", frame) for name, frame in residuals.items()]
-    panels += [("balance/c", f"$c$ with {scheme_title(name)}", frame) for name, frame in imbalances.items()]
+    panels += [("balance/c", f"$c$ with {name}", frame) for name, frame in imbalances.items()]
     figure = Figure(figsize=(3.6 * len(panels), 3.9), layout="constrained")
     for ax, (quantity, title, frame) in zip(_row_of_axes(figure, len(panels)), panels, strict=True):
         bands = neuron_bands(frame, quantity)
@@ -188,7 +187,7 @@ def _row_of_axes(figure: Figure, columns: int) -> list[Axes]:
 
 
 def _run_title(scheme: str, frame: pd.DataFrame) -> str:
-    return "\n".join(filter(None, (scheme_title(scheme), accuracy_text(frame))))
+    return "\n".join(filter(None, (scheme, accuracy_text(frame))))
 
 
 def _finite(table: pd.DataFrame) -> pd.DataFrame:

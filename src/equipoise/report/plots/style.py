@@ -61,25 +61,6 @@ SCHEME_STYLES = {
 }
 OTHER_STYLE = SchemeStyle("#7d3c98", (0, (3, 1)), "v")
 
-# Names of the schemes in the paper.
-SCHEME_TITLES = {
-    "xav": "Xav.",
-    "xav-z": "Xav.+ZeroAtt",
-    "bal-x": "Xav.+Bal",
-    "bal-o": "LLortho+Bal",
-    "llortho": "LLortho",
-    "identity": "Identity",
-    "bal-identity": "Identity+Bal",
-    "llidentity": "LLidentity",
-    "bal-llidentity": "LLidentity+Bal",
-    "rebalanced": "Rebalanced",
-}
-
-
-def scheme_title(scheme: str) -> str:
-    """The paper's name of a scheme, or the scheme itself if the paper has none."""
-    return SCHEME_TITLES.get(scheme, scheme)
-
 
 def line_style(scheme: str, **overrides: Any) -> dict[str, Any]:
     """Keyword arguments of ``Axes.plot`` for the line of a scheme."""

@@ -1,0 +1,39 @@
+from equipoise.experiments.parser import load_experiment
+from equipoise.report.depth_chart import BOTTOM, LEFT, RIGHT, TOP, depth_panels
+from equipoise.report.summary import summarize, table_rows
+from tests.report.runs import COMPLETE, make_results, small_experiment
+
+
+def panels(numbers, experiment=None):
+    experiment = experiment or small_experiment()
+    return depth_panels(experiment, table_rows(experiment, summarize(experiment, make_results(experiment, numbers))))
+
+
+def test_one_panel_per_data_set_with_ours_and_the_paper():
+    cora, texas = panels(COMPLETE)
+    assert (cora.title, texas.title) == ("cora", "texas")
+    assert [series.scheme for series in cora.series] == ["xav", "bal-o"]
+    assert [len(series.ours) for series in cora.series] == [2, 2]
+    assert [[mark.label for mark in series.paper] for series in cora.series] == [
+        ["xav, L = 10: paper 25.5 ± 18.1"],
+        ["bal-o, L = 10: paper 79.4 ± 1.3"],
+    ]
+    assert cora.series[1].ours[1].label == "bal-o, L = 10: ours 79.0 ± 12.7, 2 runs"
+
+
+def test_higher_accuracy_is_higher_and_everything_is_inside():
+    cora, _ = panels(COMPLETE)
+    xav, bal_o = cora.series
+    assert bal_o.ours[1].y < xav.ours[1].y
+    marks = [mark for panel in panels(COMPLETE) for series in panel.series for mark in (*series.ours, *series.paper)]
+    assert all(LEFT <= mark.x <= RIGHT and TOP <= mark.high <= mark.y <= mark.low <= BOTTOM for mark in marks)
+
+
+def test_panels_with_our_runs_come_first():
+    texas_only = {at: numbers for at, numbers in COMPLETE.items() if at[0] == "texas"}
+    assert [panel.title for panel in panels(texas_only)] == ["texas", "cora"]
+
+
+def test_no_chart_without_runs_or_depths():
+    assert panels({}) == []
+    assert panels({}, load_experiment("conservation")) == []
