@@ -106,7 +106,7 @@ def _connect(ray: Any, address: str) -> None:
     try:
         _check_reachable(address)
         ray.init(address, runtime_env={"env_vars": variables}, **options)
-    except (OSError, ValueError, RuntimeError) as error:  # ConnectionError is an OSError
+    except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:  # ConnectionError is an OSError
         raise ClusterError(
             f"there is no Ray cluster at {address}: {(str(error).splitlines() or [repr(error)])[0]}",
             where=f"--ray {address}",
