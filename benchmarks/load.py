@@ -98,8 +98,12 @@ class Sampler(SweepCallback):
 
     def __init__(self) -> None:
         self.samples: list[tuple[float, float, float]] = []  # seconds, processor seconds, bytes
+        self.ended: list[float] = []  # when each run ended
         self.end = threading.Event()
         self.spent: dict[int, float] = {}
+
+    def on_run_end(self, result: Result) -> None:  # noqa: ARG002 - only the time counts
+        self.ended.append(time.monotonic())
 
     def sample(self) -> None:
         while not self.end.wait(1.0):
@@ -141,8 +145,8 @@ def measure_runs(count: int, executor: Executor, folder: Path) -> dict[str, floa
     sampler.end.set()
     thread.join()
     failed = sum(result.outcome == "failed" for result in results)
-    # The first tenth, at most half a minute, starts processes.
-    steady = [sample for sample in sampler.samples if sample[0] - start > min(30.0, seconds / 10)]
+    # From the first fifth of the runs on, all processes have started and loaded their data.
+    steady = [sample for sample in sampler.samples if sample[0] > sampler.ended[count // 5]]
     (first, before, low), (last, after, high) = steady[0], steady[-1]
     numbers = {
         "runs": count,

@@ -90,7 +90,7 @@ def test_other_versions_on_a_node_are_named_before_the_first_run(ray_cluster, tm
 
 @pytest.mark.slow
 def test_driver_is_killed_and_started_again(ray_cluster, tmp_path):
-    path = write_experiment(tmp_path, epochs=2000)
+    path = write_experiment(tmp_path, epochs=300)
     store, command = tmp_path / "equipoise.sqlite", ("reproduce", str(path), "--ray", ray_cluster.address)
     process = start_command(tmp_path, *command)
     while not (store.exists() and stored(store)):
