@@ -108,7 +108,7 @@ def select_output(result: Any, output: OutputSelector | None) -> Tensor:
 
 def describe_value(value: Any) -> str:
     """Describe a value for an error message: a tensor by dtype and shape, anything else by its type."""
-    if isinstance(value, Tensor):
+    if isinstance(value, Tensor) and not value.is_nested:
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     if isinstance(value, (tuple, list)):
         return f"a {type(value).__name__} of {len(value)}"
