@@ -56,7 +56,7 @@ def epoch_bar(epochs: int) -> Iterator[Callable[[int, History], None]]:
         task = progress.add_task("epoch", total=epochs, status="")
 
         def on_epoch(epoch: int, history: History) -> None:
-            status = f"loss {history.loss[-1]:.4f}  validation {100 * history.val_accuracy[-1]:.1f} %"
+            status = f"loss {history.loss[-1]:.4f}  validation {100 * history.val_metric[-1]:.1f} %"
             progress.update(task, completed=epoch, status=status)
 
         yield on_epoch

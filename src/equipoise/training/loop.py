@@ -151,8 +151,8 @@ def train(
                 break
             val, test = source.evaluate()
             history.loss.append(stepper.mean_loss)
-            history.val_accuracy.append(val)
-            history.test_accuracy.append(test)
+            history.val_metric.append(val)
+            history.test_metric.append(test)
             if history.best_epoch == epoch:
                 history.best_state = {name: value.detach().clone() for name, value in model.state_dict().items()}
             history.seconds = time.perf_counter() - start
