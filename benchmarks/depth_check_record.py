@@ -163,9 +163,9 @@ def main(path: Path) -> None:
     """Measure all cases that the record lacks, write it, and print the hit rates."""
     torch.set_num_threads(1)
     rows = pd.read_csv(path, keep_default_na=False).to_dict("records") if path.exists() else []
-    known = {tuple(str(row[name]) for name in Case.__dataclass_fields__) for row in rows}
+    known = {Case(**{name: row[name] for name in Case.__dataclass_fields__}) for row in rows}
     for case in (*HELD_OUT, *SHAPED, *easy_cases()):
-        if tuple(str(value) for value in asdict(case).values()) in known:
+        if case in known:
             continue
         rows.append(measure(case))
         print(rows[-1], flush=True)
