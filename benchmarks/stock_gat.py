@@ -21,7 +21,7 @@ def main(epochs: int = 300) -> None:
         if scheme is not None:
             eq.initialize_(model, scheme, generator=torch.Generator().manual_seed(0))
         history = eq.train(model, data, optimizer="adam", lr=0.0005, epochs=epochs)
-        result = f"{100 * history.best_test_accuracy:.1f} % at epoch {history.best_epoch} of {history.epochs}"
+        result = f"{100 * history.best_test_metric:.1f} % at epoch {history.best_epoch} of {history.epochs}"
         print(f"{scheme or 'PyG default':<12} {result} ({history.outcome}, {history.seconds:.0f} s)")
 
 

@@ -58,8 +58,8 @@ for column, (title, runs) in zip(axes.T, {"Adam, lr 0.002": adam, "SGD, lr 0.1":
     for name, history in runs.items():
         epochs = range(1, history.epochs + 1)
         column[0].plot(epochs, history.loss, color=colours[name], label=name)
-        column[1].plot(epochs, history.test_accuracy, color=colours[name], label=name)
-        column[1].plot(history.best_epoch, history.best_test_accuracy, "o", color=colours[name])
+        column[1].plot(epochs, history.test_metric, color=colours[name], label=name)
+        column[1].plot(history.best_epoch, history.best_test_metric, "o", color=colours[name])
     column[0].set_title(title)
     column[1].set(xlabel="epoch", ylim=(0, 1))
     for ax in column:
@@ -74,7 +74,7 @@ plt.show()
 
 for title, runs in {"Adam": adam, "SGD": sgd}.items():
     for name, history in runs.items():
-        print(f"{title:5} {name:14} {history.best_test_accuracy:6.1%} test accuracy, epoch {history.best_epoch}")
+        print(f"{title:5} {name:14} {history.best_test_metric:6.1%} test accuracy, epoch {history.best_epoch}")
 
 # %%
 # With its default initialisation the network learns slowly under Adam and not at all under gradient descent: 14.2 %

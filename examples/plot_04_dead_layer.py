@@ -41,7 +41,7 @@ print(f"largest difference between the outputs: {(outputs[0] - outputs[1]).abs()
 
 rec = eq.Recorder(defective, laws, every=5)
 history = eq.train(defective, data, lr=0.2, epochs=150, record=rec)
-print(f"{history.best_test_accuracy:.1%} test accuracy, training loss {history.loss[0]:.2f} → {history.loss[-1]:.2f}")
+print(f"{history.best_test_metric:.1%} test accuracy, training loss {history.loss[0]:.2f} → {history.loss[-1]:.2f}")
 
 # %%
 # Nothing looks wrong so far. Now draw one row per layer. ``rec.frame()`` returns a tidy pandas frame with the columns
@@ -99,7 +99,7 @@ plt.show()
 # %%
 # Both networks reach nearly the same accuracy, so the curves alone would never show it:
 
-print(f"defective: {history.best_test_accuracy:.1%}, after rebalance_: {repaired_history.best_test_accuracy:.1%}")
+print(f"defective: {history.best_test_metric:.1%}, after rebalance_: {repaired_history.best_test_metric:.1%}")
 
 # %%
 # The defective network has six layers and trains five. After rebalancing, every layer learns.

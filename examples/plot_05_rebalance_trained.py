@@ -22,7 +22,7 @@ model = eq.Stack("gatv2", [data.num_features, 32, 32, 32, data.classes])
 eq.initialize_(model, "xav", generator=torch.Generator().manual_seed(0))
 optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
 history = eq.train(model, data, optimizer=optimizer, epochs=25)
-print(f"{history.best_test_accuracy:.1%} test accuracy, training loss {history.loss[-1]:.3f}")
+print(f"{history.best_test_metric:.1%} test accuracy, training loss {history.loss[-1]:.3f}")
 
 # %%
 # Make a copy of the model and of the optimizer first, to compare with later.
@@ -101,7 +101,7 @@ plt.show()
 
 # %%
 for name, run in continued.items():
-    print(f"{name}: loss {run.loss[0]:.4f} → {run.loss[-1]:.4f}, {run.best_test_accuracy:.1%} test accuracy")
+    print(f"{name}: loss {run.loss[0]:.4f} → {run.loss[-1]:.4f}, {run.best_test_metric:.1%} test accuracy")
 
 # %%
 # Both continue from the same loss, because they compute the same function. After that the runs separate: Adam takes

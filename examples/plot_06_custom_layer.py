@@ -89,7 +89,7 @@ figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.6), layout="constrained")
 for (scheme, history), colour, marker in zip(histories.items(), ("tab:gray", "tab:blue"), "os", strict=True):
     layers = range(1, len(imbalances[scheme]) + 1)
     axes[0].plot(layers, imbalances[scheme], marker=marker, color=colour, label=scheme)
-    axes[1].plot(range(1, history.epochs + 1), history.test_accuracy, color=colour, label=scheme)
+    axes[1].plot(range(1, history.epochs + 1), history.test_metric, color=colour, label=scheme)
 axes[0].set(
     title="mean relative imbalance at initialisation", xlabel="hidden layer", ylabel="|c| / (incoming + outgoing)"
 )
@@ -101,7 +101,7 @@ plt.show()
 
 # %%
 for scheme, history in histories.items():
-    print(f"{scheme:6} {history.best_test_accuracy:.1%} test accuracy, training loss {history.loss[-1]:.3f}")
+    print(f"{scheme:6} {history.best_test_metric:.1%} test accuracy, training loss {history.loss[-1]:.3f}")
 
 # %%
 # ``bal-o`` balances every neuron of the new layer exactly, and the deep network trains.

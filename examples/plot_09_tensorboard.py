@@ -80,7 +80,7 @@ if EventAccumulator is not None:
 # %%
 if EventAccumulator is not None:
     for scheme, history in histories.items():
-        print(f"{scheme:6} {history.best_test_accuracy:.1%} test accuracy")
+        print(f"{scheme:6} {history.best_test_metric:.1%} test accuracy")
 
 # %%
 # The charts of one layer tell the story of the run: with Xavier initialisation the first layer is out of balance, its

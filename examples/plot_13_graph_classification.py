@@ -88,8 +88,8 @@ figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
 for (name, history), colour in zip(histories.items(), ("tab:gray", "tab:blue"), strict=True):
     epochs = range(1, history.epochs + 1)
     axes[0].plot(epochs, history.loss, color=colour, label=name)
-    axes[1].plot(epochs, history.test_accuracy, color=colour, label=name)
-    axes[1].plot(history.best_epoch, history.best_test_accuracy, "o", color=colour)
+    axes[1].plot(epochs, history.test_metric, color=colour, label=name)
+    axes[1].plot(history.best_epoch, history.best_test_metric, "o", color=colour)
 axes[0].set(title="training loss", xlabel="epoch", yscale="log")
 axes[1].set(title="test accuracy", xlabel="epoch", ylim=(0, 1))
 axes[0].legend()
@@ -101,7 +101,7 @@ plt.show()
 # %%
 for name, history in histories.items():
     print(
-        f"{name:14} {history.best_test_accuracy:.1%} test accuracy, epoch {history.best_epoch}, "
+        f"{name:14} {history.best_test_metric:.1%} test accuracy, epoch {history.best_epoch}, "
         f"training loss {history.loss[-1]:.3f}"
     )
 

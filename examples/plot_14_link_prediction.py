@@ -87,14 +87,14 @@ histories = {
 }
 
 # %%
-# ``History`` stores any metric under ``val_accuracy`` and ``test_accuracy``.
+# ``History`` stores any metric under ``val_metric`` and ``test_metric``.
 
 styles = {"color": ["tab:gray", "tab:orange", "tab:blue", "black"], "linestyle": ["-", "--", "-", ":"]}
 figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.6), layout="constrained")
 for (name, history), colour, style in zip(histories.items(), *styles.values(), strict=True):
     epochs = range(1, history.epochs + 1)
     axes[0].plot(epochs, history.loss, style, color=colour, label=name)
-    axes[1].plot(epochs, history.test_accuracy, style, color=colour, label=name)
+    axes[1].plot(epochs, history.test_metric, style, color=colour, label=name)
 axes[0].set(title="training loss", xlabel="epoch")
 axes[1].set(title="area under the ROC curve, test edges", xlabel="epoch", ylim=(0.4, 1))
 axes[1].legend(fontsize=9)
@@ -104,7 +104,7 @@ plt.show()
 
 # %%
 for name, history in histories.items():
-    print(f"{name:21} {history.best_test_accuracy:.3f} at epoch {history.best_epoch}")
+    print(f"{name:21} {history.best_test_metric:.3f} at epoch {history.best_epoch}")
 
 # %%
 # With eight layers as built, the loss stays at log 2 = 0.693, that of a score of zero for every pair: the embeddings of

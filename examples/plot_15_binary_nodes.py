@@ -57,7 +57,7 @@ figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
 for name, history in histories.items():
     epochs = range(1, history.epochs + 1)
     axes[0].plot(epochs, history.loss, color=colours[name], label=name)
-    axes[1].plot(epochs, history.test_accuracy, color=colours[name], label=name)
+    axes[1].plot(epochs, history.test_metric, color=colours[name], label=name)
 axes[0].axhline(constant, color="black", linewidth=0.8, linestyle=":", label="constant prediction")
 axes[0].set(title="training loss", xlabel="epoch")
 axes[0].legend()
@@ -68,7 +68,7 @@ plt.show()
 
 # %%
 for name, history in histories.items():
-    auc = history.best_test_accuracy  # holds the metric of the run
+    auc = history.best_test_metric
     print(f"{name:14} ROC AUC {auc:.3f} at epoch {history.best_epoch}, accuracy {accuracies[name]:.1%}")
 
 # %%

@@ -88,7 +88,7 @@ for (name, (history, worst)), colour in zip(
 ):
     style = "--" if "Rebalancer" in name else "-"
     epochs = range(1, history.epochs + 1)
-    for ax, values in zip(axes, (history.loss, history.test_accuracy, worst), strict=True):
+    for ax, values in zip(axes, (history.loss, history.test_metric, worst), strict=True):
         ax.plot(epochs, values, style, color=colour, label=name)
 axes[0].set(title="training loss", xlabel="epoch")
 axes[1].set(title="test accuracy", xlabel="epoch", ylim=(0, 1))
@@ -101,7 +101,7 @@ plt.show()
 # %%
 for name, (history, worst) in runs.items():
     print(
-        f"{name:26} {history.best_test_accuracy:.1%} test accuracy, epoch {history.best_epoch}, "
+        f"{name:26} {history.best_test_metric:.1%} test accuracy, epoch {history.best_epoch}, "
         f"loss {history.loss[-1]:.2f}, imbalance {worst[-1]:.1e}"
     )
 

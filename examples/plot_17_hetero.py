@@ -107,7 +107,7 @@ for (name, history), marker, size in zip(histories.items(), "o^s", (6, 10, 5), s
         range(1, len(laws) + 1), imbalances[name], color=colours[name], marker=marker, markersize=size, label=name
     )
     axes[1].plot(epochs, history.loss, color=colours[name], label=name)
-    axes[2].plot(epochs, history.test_accuracy, color=colours[name], label=name)
+    axes[2].plot(epochs, history.test_metric, color=colours[name], label=name)
 axes[0].set(title="mean relative imbalance at initialisation", xlabel="law")
 axes[1].set(title="training loss", xlabel="epoch")
 axes[2].set(title="test accuracy", xlabel="epoch", ylim=(0, 1))
@@ -119,7 +119,7 @@ plt.show()
 # %%
 for name, history in histories.items():
     print(
-        f"{name:14} {history.best_test_accuracy:.1%} test accuracy, epoch {history.best_epoch}, "
+        f"{name:14} {history.best_test_metric:.1%} test accuracy, epoch {history.best_epoch}, "
         f"training loss {history.loss[-1]:.3f}"
     )
 

@@ -4,10 +4,13 @@ from torch import nn
 from torch_geometric.data import Data
 from torch_geometric.nn import GAT, GATv2Conv
 
-from equipoise.depth.check import depth_check, paper_learning_rate, width_check
+from equipoise.depth.check import depth_check, width_check
 from equipoise.depth.prediction import class_entropy, predict
+from equipoise.depth.short_run import paper_learning_rate
 from equipoise.errors import ChoiceError, EquipoiseError, ForwardError, ModelError, TrainingError
+from equipoise.init.schemes import initialize_
 from equipoise.nn.stack import Stack
+from equipoise.training.loop import train
 from tests.networks import Chain
 
 NODES, FEATURES, CLASSES = 60, 6, 3
@@ -90,7 +93,8 @@ def test_other_optimizers_losses_and_loaders(data):
     assert adam.lr == 1e-3
     assert adam.losses[-1] < adam.losses[0]
     (own,) = depth_check(build_stack, {"train": [data, data]}, (3,), ("default",), 5, loss=loss, lr=0.1).results
-    assert names == ["Data"] * 5
+    assert len(own.losses) == 5
+    assert set(names) == {"Data"}
     assert own.entropy is None
     (batches,) = depth_check(build_stack, {"train": [data]}, (3,), ("default",), 5, lr=0.1).results
     (whole,) = depth_check(build_stack, data, (3,), ("default",), 5, lr=0.1).results
@@ -102,30 +106,150 @@ def test_width_check(data):
         return Stack("gatv2", [FEATURES, width, width, CLASSES])
 
     check = width_check(build, data, widths=(8, 16), schemes=("default",), steps=6)
-    assert [result.depth for result in check.results] == [8, 16]
+    assert check.summary()["width"].tolist() == [8, 16]
+    assert "depth" not in check.summary().columns
+    assert set(check.frame()["width"]) == {8, 16}
+    assert check.figure().axes[0].get_xlabel() == "width"
+    assert check.summary()["distance"].notna().all()  # of the last hidden layer, whatever the width
     assert {result.lr for result in check.results} == {0.1}
     assert "As built, width" in check.verdict()
     assert str(check).splitlines()[0].split()[0] == "width"
+
+
+def test_metric_of_the_training_set(data):
+    for source in (data, {"train": [data]}):
+        (result,) = depth_check(build_stack, source, (2,), ("bal-o",), 40, lr=0.3, metric="accuracy").results
+        assert result.metric > 0.9
+    calls = []
+
+    def metric(scores, targets):
+        calls.append((scores.shape, targets.shape))
+        return 0.25
+
+    check = depth_check(build_stack, data, (2,), ("bal-o",), 2, metric=metric)
+    assert calls == [((30, CLASSES), (30,))]
+    assert check.summary()["metric"].tolist() == [0.25]
+    assert "0.250" in str(check)
+    with pytest.raises(ChoiceError, match="accuracy"):
+        depth_check(build_stack, data, (2,), metric="acuracy")
+
+
+def test_schedule_and_clipping_are_those_of_train(data):
+    data.val_mask = data.test_mask = ~data.train_mask
+    rates = []
+
+    def schedule(optimizer):
+        rates.append(optimizer)
+        return torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+
+    (result,) = depth_check(build_stack, data, (3,), ("bal-o",), 8, lr=0.5, schedule=schedule, clip=0.1).results
+    assert rates[0].param_groups[0]["lr"] == pytest.approx(0.5 / 2**3)  # of the eighth step
+    model = initialize_(build_stack(3), "bal-o", generator=torch.Generator().manual_seed(0))
+    history = train(model, data, lr=0.5, epochs=8, schedule=schedule, clip=0.1, sparse_features=False)
+    assert result.losses == pytest.approx(history.loss, rel=1e-5)
+    (free,) = depth_check(build_stack, data, (3,), ("bal-o",), 8, lr=0.5).results
+    assert free.losses[-1] < result.losses[-1]
+    with pytest.raises(TrainingError, match="clip must be a positive norm"):
+        depth_check(build_stack, data, (3,), clip=0.0)
+
+
+def test_schedule_advances_once_per_pass_over_the_loader(data):
+    optimizers = []
+
+    def schedule(optimizer):
+        optimizers.append(optimizer)
+        return torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+    depth_check(build_stack, {"train": [data, data, data]}, (3,), ("default",), 7, lr=1.0, schedule=schedule)
+    assert optimizers[0].param_groups[0]["lr"] == 0.25
+
+
+def test_network_on_a_plateau_is_followed_beyond_the_checked_steps(data):
+    # Small weights: a plateau. The network leaves it long after the checked steps.
+    def build(depth):
+        torch.manual_seed(0)
+        model = initialize_(build_stack(depth), "bal-o", generator=torch.Generator().manual_seed(0))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(0.35)
+        return model
+
+    data.val_mask = data.test_mask = ~data.train_mask
+    (result,) = depth_check(build, data, (5,), ("default",), 30, lr=0.05, epochs=1000).results
+    assert result.losses[-1] > 0.99 * result.losses[0]
+    history = train(build(5), data, lr=0.05, epochs=1000, stop_loss=0.9 * result.entropy)
+    assert history.outcome == "converged"
+    assert result.prediction.outlook == "trains"
+    assert history.epochs / 1.5 < result.prediction.steps < 1.5 * history.epochs
+    (short,) = depth_check(build, data, (5,), ("default",), 30, lr=0.05, epochs=history.epochs // 2).results
+    assert short.prediction.outlook in ("slow", "plateau")
+
+
+def test_loss_that_stops_at_the_entropy_of_the_classes_does_not_train(data):
+    # No feature tells the classes apart: all that can be learned is their frequencies.
+    noise = Data(x=torch.ones(NODES, FEATURES), edge_index=data.edge_index, y=(torch.arange(NODES) % 5 == 0).long())
+    for depth in (2, 10):
+        (result,) = depth_check(build_stack, noise, (depth,), ("bal-o",), 30, lr=0.3).results
+        assert result.losses[-1] < result.losses[0]
+        assert result.prediction.outlook in ("slow", "plateau")
+
+
+def test_loss_that_rises_does_not_train(data):
+    def build(depth):
+        return Stack("gatv2", [FEATURES, *[8] * (depth - 1), CLASSES], activation="elu")
+
+    (result,) = depth_check(build, data, (3,), ("xav",), 20, optimizer=_Ascent).results
+    assert result.losses[-1] > result.losses[0]
+    assert result.prediction.outlook == "rises"
+
+
+class _Ascent(torch.optim.SGD):
+    def __init__(self, parameters):
+        super().__init__(parameters, lr=0.05, maximize=True)
+
+
+@pytest.mark.parametrize("lr", [1e12, 1e30])
+def test_nan_does_not_train(data, lr):
+    check = depth_check(build_stack, data, depths=(3,), steps=10, lr=lr)
+    assert {result.prediction.outlook for result in check.results} == {"diverges"}
+    assert "can train" not in check.verdict()
+
+
+def test_optimizer_state_and_learning_rate_survive_long_steps(data):
+    optimizers = []
+
+    def factory(parameters):
+        optimizers.append(torch.optim.Adam(parameters, lr=1e-5))
+        return optimizers[-1]
+
+    (result,) = depth_check(build_stack, data, (3,), ("bal-o",), 10, optimizer=factory).results
+    assert len(result.flow) > 5
+    assert optimizers[0].param_groups[0]["lr"] == 1e-5
+    times = [time for time, _ in result.flow]
+    assert times == sorted(times)
+    assert times[-1] > 40
 
 
 STEPS = range(50)
 
 
 @pytest.mark.parametrize(
-    ("losses", "updates", "expected"),
+    ("losses", "flow", "expected"),
     [
         ([1.6 * 0.9**t for t in STEPS], [], "trains"),
         ([1.6, float("nan")], [], "diverges"),
+        ([1.6] * 50, [(60, 1.5), (80, float("inf"))], "diverges"),
         ([1.6 + 0.01 * t for t in STEPS], [], "rises"),
         ([1.6 - 1e-4 * t for t in STEPS], [], "slow"),  # at constant speed 0.5 takes 5000 steps
-        ([1.6 - 1e-3 * (2.72 ** (0.02 * t) - 1) for t in STEPS], [], "trains"),  # leaves the plateau
+        ([1.6 - 1e-3 * (2.72 ** (0.02 * t) - 1) for t in STEPS], [], "slow"),  # leaves the plateau
         ([1.2 + 0.4 * 0.8**t for t in STEPS], [], "plateau"),  # at the entropy of the classes
-        ([1.2 + 0.4 * 0.8**t for t in STEPS], [(t, 1e-3) for t in STEPS], "plateau"),
-        ([1.2 + 0.4 * 0.8**t for t in STEPS], [(t, 1e-3 * 2.72 ** (0.02 * t)) for t in STEPS], "trains"),
+        ([1.6 - 1e-9 * t for t in STEPS], [(t, 1.6) for t in range(60, 900, 60)], "plateau"),
+        ([1.6 - 1e-9 * t for t in STEPS], [(t, 1.6 - 1e-3 * 2.72 ** (t / 200)) for t in range(60, 999, 60)], "slow"),
+        ([1.6 - 1e-9 * t for t in STEPS], [(t, 1.6 - 1e-3 * t) for t in range(60, 900, 60)], "trains"),
     ],
 )
-def test_prediction(losses, updates, expected):
-    assert predict(losses, updates, entropy=1.2, budget=1000).outlook == expected
+def test_prediction(losses, flow, expected):
+    assert predict(losses, flow, entropy=1.2, budget=1000).outlook == expected
 
 
 def test_prediction_counts_the_steps():

@@ -134,7 +134,7 @@ def train_scheme(scheme: str, settings: DemoSettings, on_epoch: ProgressCallback
             gradients.extend(relative_gradient_norm(_weight_matrices(conv)) for conv in model.convs)
 
     def report_epoch(epoch: int, history: History) -> None:
-        on_epoch(scheme, epoch, history.val_accuracy[-1])
+        on_epoch(scheme, epoch, history.val_metric[-1])
 
     history = train(
         model, data, lr=settings.lr, epochs=settings.epochs, on_gradients=record_gradients, on_epoch=report_epoch

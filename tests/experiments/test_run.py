@@ -21,7 +21,7 @@ def test_run_follows_the_training_protocol():
     torch.manual_seed(3)
     history = train(model, data, optimizer="adam", lr=0.01, weight_decay=0.01, epochs=6)
     assert result.outcome == "finished"
-    assert (result.test_accuracy, result.val_accuracy) == (history.best_test_accuracy, history.best_val_accuracy)
+    assert (result.test_accuracy, result.val_accuracy) == (history.best_test_metric, history.best_val_metric)
     assert (result.best_epoch, result.epochs) == (history.best_epoch, 6)
     for name in CURVES:
         assert np.array_equal(result.curves[name], np.float32(getattr(history, name)))

@@ -44,14 +44,14 @@ class OnGraphs(GCN):
 def test_model_of_data_equals_model_of_tensors(data):
     expected, model = train(GCN(), data, lr=0.1, epochs=5), OnData()
     history = train(model, data, lr=0.1, epochs=5)
-    assert (history.loss, history.test_accuracy) == (expected.loss, expected.test_accuracy)
+    assert (history.loss, history.test_metric) == (expected.loss, expected.test_metric)
 
 
 def test_targets_of_shape_n_1_equal_targets_of_shape_n(data):
     expected = train(plain_network(), data, lr=0.1, epochs=5)
     data.y = data.y[:, None]
     history = train(plain_network(), data, lr=0.1, epochs=5)
-    assert (history.loss, history.val_accuracy) == (expected.loss, expected.val_accuracy)
+    assert (history.loss, history.val_metric) == (expected.loss, expected.val_metric)
 
 
 @pytest.mark.parametrize("squeeze", [False, True])
@@ -68,7 +68,7 @@ def test_binary_targets_with_one_output(data, squeeze, dtype):
     assert history.loss[-1] < history.loss[0]
     scores = model(data.x, data.edge_index)
     expected = roc_auc(scores.view(-1)[data.val_mask], data.y[data.val_mask].long())
-    assert history.val_accuracy[-1] == pytest.approx(expected)
+    assert history.val_metric[-1] == pytest.approx(expected)
 
 
 def test_multi_label_targets(data):
@@ -77,7 +77,7 @@ def test_multi_label_targets(data):
     history = train(model, data, lr=0.5, epochs=20, metric="average_precision")
     assert history.loss[-1] < history.loss[0]
     scores = model(data.x, data.edge_index)[data.val_mask]
-    assert history.val_accuracy[-1] == pytest.approx(average_precision(scores, data.y[data.val_mask]))
+    assert history.val_metric[-1] == pytest.approx(average_precision(scores, data.y[data.val_mask]))
 
 
 def test_custom_loss_and_metric(data):
@@ -104,7 +104,7 @@ def test_custom_loss_and_metric(data):
     assert history.loss == losses
     assert history.metric == "recall"
     scores = expected(data.x, data.edge_index)
-    assert history.test_accuracy[-1] == pytest.approx(float(recall(scores[data.test_mask], data.y[data.test_mask])))
+    assert history.test_metric[-1] == pytest.approx(float(recall(scores[data.test_mask], data.y[data.test_mask])))
 
 
 def test_optimizer_factory_schedule_and_clipping_equal_a_naive_loop(data):
@@ -165,7 +165,7 @@ def test_batches_of_graphs():
     model = OnGraphs(outputs=2)
     record = Recorder(model, every=1, quantities=("gradient",))
     history = train(model, loaders, lr=0.2, epochs=15, record=record)
-    assert history.best_test_accuracy == 1.0
+    assert history.best_test_metric == 1.0
     assert len(record.recording.epochs) == 15 * 4  # one record per step
     assert not model.training
 
@@ -211,7 +211,7 @@ def test_link_prediction_by_edge_labels(data):
         metric="roc_auc",
     )
     assert history.loss[-1] < history.loss[0]
-    assert history.best_val_accuracy > 0.6
+    assert history.best_val_metric > 0.6
 
 
 @pytest.mark.parametrize(

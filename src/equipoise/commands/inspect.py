@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch_geometric.data import Data
 
-    from equipoise.depth.check import ModelBuilder
+    from equipoise.depth.short_run import ModelBuilder
 
 Option = typer.Option
 DEPTHS = "2,5,10,20,40"
@@ -63,6 +63,11 @@ def inspect(
         Option(help="Depth check: learning rate; by default the paper's for data set and depth.", show_default=False),
     ] = None,
     optimizer: Annotated[str, Option(help="Depth check: optimizer, such as sgd or adam.")] = "sgd",
+    metric: Annotated[
+        str | None,
+        Option(help="Depth check: metric of the training set, such as accuracy or roc_auc.", show_default=False),
+    ] = None,
+    clip: Annotated[float | None, Option(help="Depth check: maximum norm of the gradient.", show_default=False)] = None,
     epochs: Annotated[int, Option(min=1, help="Depth check: number of steps that the verdict refers to.")] = 5000,
     seconds: Annotated[float, Option(help="Depth check: time limit per depth and scheme.")] = 8.0,
     data_root: DataRoot = None,
@@ -107,6 +112,8 @@ def inspect(
         steps,
         lr=lr,
         optimizer=optimizer,
+        metric=metric,
+        clip=clip,
         epochs=epochs,
         seconds=seconds,
         title=f"{network}, {steps} steps of {optimizer}",

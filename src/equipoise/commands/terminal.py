@@ -97,7 +97,7 @@ def epoch_bar(epochs: int, estimate: float = 0.0) -> Iterator[Callable[[int, His
             if not warned and history.seconds >= MEASURED:
                 warned = True
                 warn_if_long(history.seconds / epoch * epochs, f"{epochs} epochs")
-            status = f"loss {history.loss[-1]:.4f}  validation {100 * history.val_accuracy[-1]:.1f} %"
+            status = f"loss {history.loss[-1]:.4f}  validation {100 * history.val_metric[-1]:.1f} %"
             progress.update(task, completed=epoch, status=status)
 
         yield on_epoch

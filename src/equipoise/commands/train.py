@@ -193,8 +193,8 @@ def _save(history: History, save: Path) -> None:
 def _summary(history: History) -> str:
     rows = {
         "outcome": history.outcome + (f": {history.reason}" if history.reason else ""),
-        "test accuracy": f"{100 * history.best_test_accuracy:.1f} % at the best validation accuracy",
-        "validation accuracy": f"{100 * history.best_val_accuracy:.1f} %",
+        "test accuracy": f"{100 * history.best_test_metric:.1f} % at the best validation accuracy",
+        "validation accuracy": f"{100 * history.best_val_metric:.1f} %",
         "best epoch": str(history.best_epoch),
         "epochs run": str(history.epochs),
         "final training loss": f"{history.loss[-1]:.4g}" if history.loss else "none",

@@ -1,14 +1,14 @@
-"""The prediction of a check: will this network train, judged by the first steps.
+"""The prediction of a check: does this network train within a number of steps, judged by a few.
 
 A network *trains* if it learns more than the class frequencies: its training loss falls to 90 % of their entropy, the
-least loss of a constant prediction (without classes: to 90 % of the first loss). Four cases are told apart:
+least loss of a constant prediction (without classes: to 90 % of the first loss). In this order:
 
-1. The loss is NaN or infinite, or has risen.
-2. The loss is below the goal already.
-3. The loss falls at a speed v that grows as exp(κt), as on the way out of a plateau: it covers a distance D in
-   log(1 + κD/v)/κ steps, and in D/v at constant speed.
-4. The loss slows down. At the same rate it would end above the goal, so it stays on a plateau; it leaves it if the
-   updates of the first layer grow, after they have added up to the norm of its weights.
+1. The loss of the checked steps becomes NaN or infinite: it diverges.
+2. It is below the goal: it trains.
+3. It has risen.
+4. Gradient flow, followed with steps of adaptive size up to the given number of steps (:mod:`equipoise.depth.flow`),
+   reaches the goal, or does so at its last pace: it trains.
+5. It takes up to ten times as many steps, at that pace or as that pace grows: slow. Otherwise it is a plateau.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ Outlook = Literal["trains", "slow", "plateau", "rises", "diverges"]
 
 GOAL = 0.9  # of the entropy of the class frequencies
 RISE = 1.02  # a loss above this multiple of its first value has risen
+PLATEAU = 10  # multiple of the budget beyond which a pace counts as none
 
 
 @dataclass(frozen=True)
@@ -62,14 +63,19 @@ def class_entropy(targets: Tensor) -> float | None:
     return float(torch.special.entr(frequencies).sum())
 
 
+def goal_loss(first: float, entropy: float | None) -> float:
+    """The loss that counts as trained: 90 % of the entropy of the classes, or of the first loss."""
+    return GOAL * (first if entropy is None else entropy)
+
+
 def predict(
-    losses: Sequence[float], updates: Sequence[tuple[int, float]], entropy: float | None, budget: int
+    losses: Sequence[float], flow: Sequence[tuple[float, float]], entropy: float | None, budget: int
 ) -> Prediction:
     """Predict whether a network trains within a number of steps.
 
     Args:
         losses: Training loss at each step; a NaN or infinite one at the end if the run diverged.
-        updates: Pairs of step and ‖θ(t+1) − θ(t)‖/‖θ(t)‖ of the first layer.
+        flow: Pairs of time, in steps, and loss along the gradient flow that continues the steps; may be empty.
         entropy: Entropy of the class frequencies, if known.
         budget: Number of steps.
 
@@ -81,53 +87,48 @@ def predict(
         'trains'
         >>> predict([1.6 - 0.001 * step for step in range(50)], [], entropy=1.6, budget=100).outlook
         'slow'
+        >>> predict([1.6, 1.6, 1.6], [(40, 1.5), (80, 1.2)], entropy=1.6, budget=100)
+        Prediction(outlook='trains', steps=80.0)
     """
     values = np.array(losses)
-    if not np.isfinite(values).all() or not len(values):
+    if not len(values) or not np.isfinite([*values, *(loss for _, loss in flow)]).all():
         return Prediction("diverges")
-    window = max(1, len(values) // 5)
-    end = float(np.median(values[-window:]))
-    goal = GOAL * (values[0] if entropy is None else entropy)
+    end = float(np.median(values[-max(1, len(values) // 5) :]))
+    goal = goal_loss(float(values[0]), entropy)
     if end <= goal:
         return Prediction("trains", float(len(values)))
     if end > RISE * values[0] and (entropy is None or end > RISE * entropy):
         return Prediction("rises")
-    steps = _steps_to(goal, values, updates)
-    if steps is None:
-        return Prediction("plateau")
-    return Prediction("trains" if steps <= budget else "slow", steps)
+    points = np.array(flow if len(flow) > 1 else list(enumerate(values, start=1)))
+    recent = points[len(points) // 2 :]
+    reached = [time for time, loss in flow if loss <= goal]
+    steps = float(reached[0]) if reached else _extrapolate(recent, goal, growing=False)
+    if steps <= budget:
+        return Prediction("trains", steps)
+    if steps > PLATEAU * budget:  # a growing speed is a reason to wait, but not evidence that the network trains
+        steps = max(_extrapolate(recent, goal, growing=True), budget)
+    return Prediction("slow", steps) if steps <= PLATEAU * budget else Prediction("plateau")
 
 
-def _steps_to(goal: float, losses: np.ndarray, updates: Sequence[tuple[int, float]]) -> float | None:
-    """Steps until the loss reaches the goal; None if it stays on a plateau."""
-    done, end = len(losses), float(losses[-1])
-    half = max(2, done // 2)
-    speeds = [-_slope(np.arange(len(part)), part) for part in (losses[:half], losses[half:])]
-    if len(losses[half:]) < 2 or speeds[1] <= 0:
-        return _steps_off_the_plateau(done, updates)
-    if speeds[0] <= speeds[1]:
-        growth = math.log(speeds[1] / speeds[0]) / half if speeds[0] > 0 else 0.0
-        return done + _time(end - goal, speeds[1], growth)
-    decay = math.log(speeds[0] / speeds[1]) / half
-    if end - speeds[1] / decay <= goal:
-        return done - math.log1p(-decay * (end - goal) / speeds[1]) / decay
-    return _steps_off_the_plateau(done, updates)
+def _extrapolate(points: np.ndarray, goal: float, growing: bool) -> float:
+    """Time at which a loss reaches the goal if its speed keeps changing as exp(κt), κ ≤ 0 unless ``growing``."""
+    half = len(points) // 2
+    earlier, later = points[:half], points[half:]
+    speed = _speed(later)
+    if speed <= 0:
+        return math.inf
+    (end, loss), growth = points[-1], 0.0
+    if (before := _speed(earlier)) > 0:
+        growth = math.log(speed / before) / float(later[:, 0].mean() - earlier[:, 0].mean())
+    growth = growth if growing else min(growth, 0.0)
+    distance = loss - goal
+    if growth * distance <= -speed:
+        return math.inf
+    # A speed v that changes as exp(κt) covers a distance D in the time log(1 + κD/v)/κ.
+    negligible = abs(growth) * distance < 1e-9 * speed
+    return float(end + (distance / speed if negligible else math.log1p(growth * distance / speed) / growth))
 
 
-def _steps_off_the_plateau(done: int, updates: Sequence[tuple[int, float]]) -> float | None:
-    """Steps until growing updates of the first layer add up to the norm of its weights; None if they do not grow."""
-    recorded = [(step, size) for step, size in updates[len(updates) // 2 :] if 0 < size < math.inf]
-    if len(recorded) < 2:
-        return None
-    steps, sizes = np.array(recorded).T
-    growth = _slope(steps, np.log(sizes))
-    return done + _time(1.0, float(sizes[-1]), growth) if growth > 0 else None
-
-
-def _time(distance: float, speed: float, growth: float) -> float:
-    """Time for a distance at a speed that grows as exp(growth · t)."""
-    return distance / speed if growth * distance < 1e-9 * speed else math.log1p(growth * distance / speed) / growth
-
-
-def _slope(x: np.ndarray, y: np.ndarray) -> float:
-    return float(np.polyfit(x, y, 1)[0])
+def _speed(points: np.ndarray) -> float:
+    """Speed at which the loss falls, by a line through pairs of time and loss; 0 for fewer than two."""
+    return -float(np.polyfit(points[:, 0], points[:, 1], 1)[0]) if len(points) > 1 else 0.0

@@ -31,7 +31,7 @@ class DepthResult:
     """Result of one size and scheme.
 
     Attributes:
-        depth: Number of layers, or the width in a width check.
+        size: Number of layers, or the width in a width check.
         scheme: Initialisation scheme or other remedy.
         lr: Learning rate.
         note: Why the run ended early or did not start; empty otherwise.
@@ -41,9 +41,11 @@ class DepthResult:
         frame: Recorded quantities, with the columns epoch, quantity, layer, value.
         entropy: Entropy of the class frequencies of the training set; None if the targets are not classes.
         budget: Number of steps that the prediction refers to.
+        metric: Metric of the training set after the last step; None if there is no metric.
+        flow: Pairs of time, in steps, and loss along the gradient flow that continues the steps.
     """
 
-    depth: int
+    size: int
     scheme: str
     lr: float
     note: str = ""
@@ -53,6 +55,8 @@ class DepthResult:
     frame: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False)
     entropy: float | None = None
     budget: int = EPOCH_BUDGET
+    metric: float | None = None
+    flow: list[tuple[float, float]] = field(default_factory=list, repr=False)
 
     @property
     def gradient(self) -> float | None:
@@ -63,7 +67,8 @@ class DepthResult:
     @property
     def distance(self) -> float | None:
         """Mean average distance between neighbours' representations in the last hidden layer, at the last record."""
-        values = self._values("representation/mad", max(self.depth - 1, 1))
+        last = 1 if self.frame.empty else max(int(self.frame["layer"].max()) - 1, 1)
+        values = self._values("representation/mad", last)
         return float(values.iloc[-1]) if len(values) else None
 
     @property
@@ -71,21 +76,18 @@ class DepthResult:
         """What the run predicts about full training; None if it took fewer than 4 steps."""
         if len(self.losses) < MIN_STEPS and not self.note.startswith("the loss is"):
             return None
-        rows = self.frame[self.frame["quantity"] == "update/size"] if len(self.frame) else self.frame
-        first = rows[rows["layer"] == 1] if len(rows) else rows
-        updates = list(zip(first["epoch"], first["value"], strict=True)) if len(first) else []
         losses = [*self.losses, float("nan")] if self.note.startswith("the loss is") else self.losses
-        return predict(losses, updates, self.entropy, self.budget)
+        return predict(losses, self.flow, self.entropy, self.budget)
 
     @property
     def trains(self) -> bool | None:
         """Whether the network is predicted to train within the budget; None if it took fewer than 4 steps."""
         return None if self.prediction is None else self.prediction.outlook == "trains"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON and tables."""
+    def to_dict(self, axis: str = "depth") -> dict[str, Any]:
+        """Plain data for JSON and tables, with the size under the name of what varies."""
         return {
-            "depth": self.depth,
+            axis: self.size,
             "scheme": self.scheme,
             "lr": self.lr,
             "steps": len(self.losses),
@@ -94,6 +96,7 @@ class DepthResult:
             "distance": self.distance,
             "loss_start": self.losses[0] if self.losses else None,
             "loss_end": self.losses[-1] if self.losses else None,
+            "metric": self.metric,
             "seconds": round(self.seconds, 2),
             "entropy": self.entropy,
             "outlook": None if self.prediction is None else self.prediction.outlook,
@@ -117,7 +120,7 @@ class DepthCheck:
     Attributes:
         results: One :class:`DepthResult` per depth and scheme.
         title: Title of the table and the figure.
-        size: What varies: ``"depth"`` or ``"width"``.
+        axis: What varies: ``"depth"`` or ``"width"``.
 
     Example:
         >>> from equipoise import Stack, depth_check, load_dataset
@@ -129,26 +132,26 @@ class DepthCheck:
         GATv2, width 16
         <BLANKLINE>
         depth  scheme  gradient  imbalance ...
-        >>> check.summary().shape[0], check.results[1].depth
+        >>> check.summary().shape[0], check.results[1].size
         (2, 3)
     """
 
     results: tuple[DepthResult, ...]
     title: str = ""
-    size: str = "depth"
+    axis: str = "depth"
 
     def summary(self) -> pd.DataFrame:
         """Return a table with one row per depth and scheme."""
-        return pd.DataFrame([result.to_dict() for result in self.results])
+        return pd.DataFrame([result.to_dict(self.axis) for result in self.results])
 
     def frame(self) -> pd.DataFrame:
-        """Return all recorded values, with the columns depth, scheme, epoch, quantity, layer, value."""
-        frames = [r.frame.assign(depth=r.depth, scheme=r.scheme) for r in self.results if len(r.frame)]
-        columns = ["depth", "scheme", "epoch", "quantity", "layer", "value"]
+        """Return all recorded values, with the columns depth (or width), scheme, epoch, quantity, layer, value."""
+        frames = [r.frame.assign(**{self.axis: r.size}).assign(scheme=r.scheme) for r in self.results if len(r.frame)]
+        columns = [self.axis, "scheme", "epoch", "quantity", "layer", "value"]
         return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
 
     def figure(self, path: str | Path | None = None) -> Figure:
-        """Draw gradient, imbalance, representations and loss over depth.
+        """Draw gradient, imbalance, representations and loss over depth or width.
 
         Args:
             path: File to write (``.png``, ``.svg`` or ``.pdf``); None writes nothing.
@@ -156,7 +159,7 @@ class DepthCheck:
         Returns:
             The figure.
         """
-        figure = draw_depth(self.summary(), self.title)
+        figure = draw_depth(self.summary(), self.title, self.axis)
         if path is not None:
             save_figure(figure, path)
         return figure
@@ -176,40 +179,46 @@ class DepthCheck:
             sizes = [result for result in results if result.prediction and result.prediction.outlook == outlook]
             if not sizes:
                 continue
-            listed = ", ".join(str(result.depth) for result in sizes)
+            listed = ", ".join(str(result.size) for result in sizes)
             steps = max((result.prediction.steps or 0 for result in sizes if result.prediction), default=0)
             entropies = [result.entropy for result in sizes if result.entropy is not None]
             reference = f"{entropies[0]:.3f}, the entropy of the classes" if entropies else "its first value"
             filled = sentence.format(budget=results[0].budget, steps=f"{steps:.0e}", reference=reference)
-            yield f"{describe_remedy(scheme)}, {self.size} {listed}: {filled}."
+            yield f"{describe_remedy(scheme)}, {self.axis} {listed}: {filled}."
 
     def _cheapest(self, schemes: Sequence[str]) -> str:
         """Name the cheapest scheme that trains at the largest size, if the model as built does not."""
-        largest = max((result.depth for result in self.results), default=0)
-        trains = {r.scheme for r in self.results if r.depth == largest and r.trains}
+        largest = max((result.size for result in self.results), default=0)
+        trains = {r.scheme for r in self.results if r.size == largest and r.trains}
         if not trains or schemes[0] in trains or len(schemes) < 2:
             return ""
         best = min(trains, key=remedy_cost)
-        return f"The cheapest that trains at {self.size} {largest}: {best}."
+        return f"The cheapest that trains at {self.axis} {largest}: {best}."
 
     def _size(self, result: DepthResult) -> str:
-        return f"{result.depth} layers" if self.size == "depth" else f"{self.size} {result.depth}"
+        return f"{result.size} layers" if self.axis == "depth" else f"{self.axis} {result.size}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
-        results = [result.to_dict() for result in self.results]
+        results = [result.to_dict(self.axis) for result in self.results]
         return {"title": self.title, "results": results, "verdict": self.verdict()}
 
     def __str__(self) -> str:
-        headers = (self.size, "scheme", "gradient", "imbalance", "distance", "loss", "steps", "outlook")
+        measured = any(result.metric is not None for result in self.results)
+        headers = (
+            *(self.axis, "scheme", "gradient", "imbalance", "distance", "loss"),
+            *(("metric",) if measured else ()),
+            *("steps", "outlook"),
+        )
         rows = [
             (
-                str(result.depth),
+                str(result.size),
                 result.scheme,
                 _format(result.gradient),
                 _format(result.imbalance),
                 _format(result.distance),
                 f"{result.losses[0]:.3f} → {result.losses[-1]:.3f}" if result.losses else "–",
+                *((_format(result.metric, ".3f"),) if measured else ()),
                 str(len(result.losses)),
                 result.prediction.outlook if result.prediction else "–",
             )
@@ -226,5 +235,5 @@ class DepthCheck:
         return "\n".join([*([self.title, ""] if self.title else []), *table, "", legend, "", self.verdict()])
 
 
-def _format(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1e}"
+def _format(value: float | None, spec: str = ".1e") -> str:
+    return "–" if value is None else f"{value:{spec}}"

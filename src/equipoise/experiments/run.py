@@ -169,8 +169,8 @@ def _result(spec: RunSpec, history: History) -> Result:
     if history.epochs:
         result = replace(
             result,
-            test_accuracy=history.best_test_accuracy,
-            val_accuracy=history.best_val_accuracy,
+            test_accuracy=history.best_test_metric,
+            val_accuracy=history.best_val_metric,
             best_epoch=history.best_epoch,
         )
     return result.with_environment()

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -154,20 +154,23 @@ def train(
         rebalance.attach(torch_optimizer)
     history = History(metric=metric_name(metric)) if history is None else history
     history.outcome, history.reason = "finished", ""
-    stepper = _Stepper(model, torch_optimizer, history, rebalance, clip, record, on_gradients, history.epochs)
+    callback = None if on_gradients is None else lambda: on_gradients(history.epochs + 1, history)
+    sum_gradients = source.sum_gradients if isinstance(source, PartSource) else None
+    stepper = Stepper(
+        model, torch_optimizer, scheduler, rebalance, clip, record, callback, sum_gradients, steps=history.epochs
+    )
     start = time.perf_counter() - history.seconds
     try:
         while not _should_stop(history, epochs, stop_loss, patience):
             epoch = history.epochs + 1
-            mean_loss = stepper.run_epoch(source)
-            if not math.isfinite(mean_loss):
+            losses = list(stepper.run_epoch(source))
+            if not math.isfinite(losses[-1]):
+                history.outcome, history.reason = "diverged", f"the loss is {losses[-1]} at epoch {epoch}"
                 break
             val, test = source.evaluate()
-            history.loss.append(mean_loss)
-            history.val_accuracy.append(val)
-            history.test_accuracy.append(test)
-            if scheduler is not None:
-                advance(scheduler, mean_loss)
+            history.loss.append(stepper.mean_loss)
+            history.val_metric.append(val)
+            history.test_metric.append(test)
             if history.best_epoch == epoch:
                 history.best_state = {name: value.detach().clone() for name, value in model.state_dict().items()}
             history.seconds = time.perf_counter() - start
@@ -182,54 +185,81 @@ def train(
 
 
 @dataclass
-class _Stepper:
-    """The steps of a run, and what happens between backward pass and optimizer step."""
+class Stepper:
+    """The steps of a run: what happens between backward pass and optimizer step, and the schedule after an epoch.
+
+    Attributes:
+        model: the model.
+        optimizer: its optimizer.
+        schedule: learning-rate schedule; advances after each epoch.
+        rebalance: rebalancer, before clipping.
+        clip: maximum norm of the gradient.
+        record: recorder, of the clipped gradient.
+        on_gradients: called after each backward pass.
+        sum_gradients: sums gradients over ranks after each backward pass; None on one process.
+        steps: number of steps taken.
+        mean_loss: mean loss of the last complete epoch over its targets.
+    """
 
     model: nn.Module
     optimizer: Optimizer
-    history: History
-    rebalance: Rebalancer | None
-    clip: float | None
-    record: Recorder | None
-    on_gradients: EpochCallback | None
-    steps: int
+    schedule: LRScheduler | None = None
+    rebalance: Rebalancer | None = None
+    clip: float | None = None
+    record: Recorder | None = None
+    on_gradients: Callable[[], None] | None = None
+    sum_gradients: Callable[[], None] | None = None
+    steps: int = 0
+    mean_loss: float = math.nan
 
-    def run_epoch(self, source: Source) -> float:
-        """Take the steps of one epoch; a loss that is not finite ends the epoch and sets the history's outcome.
+    def run_epoch(self, source: Source) -> Iterator[float]:
+        """Take the steps of one epoch.
 
         Args:
-            source: the steps.
+            source: the losses of the epoch.
 
-        Returns:
-            The mean loss of the targets.
+        Yields:
+            The loss of each step; one that is not finite, instead of a step, is the last.
 
         Raises:
             TrainingError: if there is no step.
         """
-        epoch, total, count = self.history.epochs + 1, 0.0, 0
+        total, count = 0.0, 0
         for loss, targets in source.losses():
             value = loss.item()
             if not math.isfinite(value):
-                self.history.outcome, self.history.reason = "diverged", f"the loss is {value} at epoch {epoch}"
-                return value
-            self.optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            if isinstance(source, PartSource):
-                source.sum_gradients()
-            self.steps += 1
-            if self.on_gradients is not None:
-                self.on_gradients(epoch, self.history)
-            if self.rebalance is not None:
-                self.rebalance.step()
-            if self.clip is not None:
-                clip_grad_norm_(self.model.parameters(), self.clip)
-            if self.record is not None:
-                self.record.step(self.steps, loss=value)
-            self.optimizer.step()
+                yield value
+                return
+            self.step(loss, value)
             total, count = total + targets * value, count + targets
+            yield value
         if not count:
             raise TrainingError("the loader train has no batch", remedy="use a list or a loader, not an iterator")
-        return total / count
+        self.mean_loss = total / count
+        if self.schedule is not None:
+            advance(self.schedule, self.mean_loss)
+
+    def step(self, loss: Tensor, value: float) -> None:
+        """Take one step: backward pass, rebalancing, clipping, record, optimizer step.
+
+        Args:
+            loss: the loss.
+            value: its value, for the record.
+        """
+        self.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        if self.sum_gradients is not None:
+            self.sum_gradients()
+        self.steps += 1
+        if self.on_gradients is not None:
+            self.on_gradients()
+        if self.rebalance is not None:
+            self.rebalance.step()
+        if self.clip is not None:
+            clip_grad_norm_(self.model.parameters(), self.clip)
+        if self.record is not None:
+            self.record.step(self.steps, loss=value)
+        self.optimizer.step()
 
 
 def _should_stop(history: History, epochs: int, stop_loss: float, patience: int | None) -> bool:
@@ -250,6 +280,11 @@ def _check_arguments(model: nn.Module, epochs: int, patience: int | None, clip: 
         raise TrainingError(f"epochs must be at least 1, got {epochs}")
     if patience is not None and patience < 1:
         raise TrainingError(f"patience must be at least 1 epoch, got {patience}")
+    check_clip(clip)
+
+
+def check_clip(clip: float | None) -> None:
+    """Raise :class:`TrainingError` unless the norm is positive or None."""
     if clip is not None and not clip > 0:
         raise TrainingError(f"clip must be a positive norm, got {clip}")
 

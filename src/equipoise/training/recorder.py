@@ -188,7 +188,7 @@ class Recorder:
         best = {p: history.best_state[names[p]] for p in self._initial}
         with torch.no_grad():
             self.recording.add(history.best_epoch, best_model_records(self.layers, self._initial, best))
-        accuracy = scalar_record("best/test_accuracy", 0, history.best_test_accuracy)
+        accuracy = scalar_record("best/test_accuracy", 0, history.best_test_metric)
         self.recording.add(history.best_epoch, [accuracy])
 
     def close(self) -> None:

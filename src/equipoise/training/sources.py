@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -94,15 +94,21 @@ class Loaders:
         loaders: iterables of PyG batches, named ``train``, ``val`` and ``test``.
         metric: metric of all scores and targets of a split.
         loss: function of model and batch; None for the default loss of the batch.
+        splits: the loaders that are required.
 
     Raises:
         TrainingError: if a loader is missing.
     """
 
     def __init__(
-        self, model: nn.Module, loaders: Mapping[str, Iterable[Any]], metric: Metric, loss: Loss | None = None
+        self,
+        model: nn.Module,
+        loaders: Mapping[str, Iterable[Any]],
+        metric: Metric,
+        loss: Loss | None = None,
+        splits: Sequence[str] = SPLITS,
     ) -> None:
-        if missing := [split for split in SPLITS if split not in loaders]:
+        if missing := [split for split in splits if split not in loaders]:
             raise TrainingError(
                 f"there is no loader {', '.join(missing)}", remedy="pass loaders as {'train': …, 'val': …, 'test': …}"
             )
@@ -113,25 +119,30 @@ class Loaders:
         """Yield the loss of every training batch, and the number of its targets."""
         for batch in self.loaders["train"]:
             self.model.train()
-            if self.loss is not None:
-                yield custom_loss(self.loss, self.model, batch), 1
-                continue
-            scores, targets = self._scores(batch, "train")
-            yield default_loss(scores, targets), len(targets)
+            yield self.batch_loss(batch)
 
-    @torch.no_grad()
+    def batch_loss(self, batch: Any) -> tuple[Tensor, int]:
+        """Return the loss of a training batch, and the number of its targets."""
+        if self.loss is not None:
+            return custom_loss(self.loss, self.model, batch), 1
+        scores, targets = self.scores(batch, "train")
+        return default_loss(scores, targets), len(targets)
+
     def evaluate(self) -> tuple[float, float]:
         """Return the metric over all validation batches and over all test batches."""
-        self.model.eval()
-        metrics = []
-        for split in SPLITS[1:]:
-            pairs = [self._scores(batch, split) for batch in self.loaders[split]]
-            if not pairs:
-                raise TrainingError(f"the loader {split} has no batch")
-            metrics.append(self.metric(*(torch.cat(parts) for parts in zip(*pairs, strict=True))))
-        return metrics[0], metrics[1]
+        return self.evaluate_split("val"), self.evaluate_split("test")
 
-    def _scores(self, batch: Any, split: str) -> tuple[Tensor, Tensor]:
+    @torch.no_grad()
+    def evaluate_split(self, split: str) -> float:
+        """Return the metric over all batches of a split."""
+        self.model.eval()
+        pairs = [self.scores(batch, split) for batch in self.loaders[split]]
+        if not pairs:
+            raise TrainingError(f"the loader {split} has no batch")
+        return self.metric(*(torch.cat(parts) for parts in zip(*pairs, strict=True)))
+
+    def scores(self, batch: Any, split: str) -> tuple[Tensor, Tensor]:
+        """Return the scores of the rows of a batch that count, and their targets."""
         rows, targets = select_rows(batch, split), get_targets(batch)
         scores = self._call(batch, None)
         try:

@@ -7,7 +7,7 @@ from equipoise.training.history import History
 
 @pytest.fixture
 def runs():
-    curves = {"loss": [2.0, 1.0], "val_accuracy": [0.2, 0.7], "test_accuracy": [0.25, 0.75]}
+    curves = {"loss": [2.0, 1.0], "val_metric": [0.2, 0.7], "test_metric": [0.25, 0.75]}
     return [
         SchemeRun("xav", History(**curves), 0.0, [1e-9, 1e-3]),
         SchemeRun("bal-o", History(**curves), 0.5, [0.0, 1e-3]),

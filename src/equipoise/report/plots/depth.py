@@ -1,4 +1,4 @@
-"""Figure of a depth check: gradient, imbalance, distance and loss against depth."""
+"""Figure of a depth or width check: gradient, imbalance, distance and loss against the size."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ PANELS = {
 }
 
 
-def draw_depth(summary: pd.DataFrame, title: str = "") -> Figure:
+def draw_depth(summary: pd.DataFrame, title: str = "", axis: str = "depth") -> Figure:
     """Draw the four panels of a depth check, with one line per scheme.
 
     Args:
-        summary: one row per depth and scheme, with the columns ``depth``, ``scheme``, ``note`` and those of ``PANELS``.
-            Runs with a note ended early; their markers are hollow.
+        summary: one row per size and scheme, with the columns ``scheme``, ``note``, that of the axis and those of
+            ``PANELS``. Runs with a note ended early; their markers are hollow.
         title: title of the figure.
+        axis: what varies: ``"depth"`` or ``"width"``.
 
     Returns:
         The figure.
@@ -37,16 +38,17 @@ def draw_depth(summary: pd.DataFrame, title: str = "") -> Figure:
         for name, ax in axes.items():
             values = rows[name].astype(float)
             clipped = values.where(values > SMALLEST_SHOWN, SMALLEST_SHOWN).where(values.notna())
-            ax.plot(rows["depth"], clipped, **style)
-            hollow = (rows["depth"][ended_early], clipped[ended_early])
+            ax.plot(rows[axis], clipped, **style)
+            hollow = (rows[axis][ended_early], clipped[ended_early])
             ax.plot(*hollow, style["marker"], color=WHITE, markersize=2, zorder=3)
+    label = "layers" if axis == "depth" else axis
     for name, ax in axes.items():
-        finish_axes(ax, PANELS[name], "layers")
-        set_depth_axis(ax, sorted(summary["depth"].unique()))
+        finish_axes(ax, PANELS[name], label)
+        set_depth_axis(ax, sorted(summary[axis].unique()))
         if name in ("gradient", "distance"):
             ax.set_yscale("log")
     if (summary["note"] != "").any():
-        axes["loss_end"].set_xlabel("layers (hollow: the run ended early)")
+        axes["loss_end"].set_xlabel(f"{label} (hollow: the run ended early)")
     axes["imbalance"].set_ylim(-0.05, 1.05)
     axes["gradient"].legend(frameon=False)
     return figure

@@ -36,16 +36,16 @@ def scheme_table(runs: Sequence[SchemeRun]) -> Table:
     """Tabulate test accuracy, epochs to the best model, weights that moved, and the first layer's relative gradient."""
     headers = ("test accuracy", "epochs to best", "weights that moved", "first-layer gradient")
     table = Table("init", *(Column(header, justify="right") for header in headers))
-    best = max(run.history.best_test_accuracy for run in runs)
+    best = max(run.history.best_test_metric for run in runs)
     for run in runs:
         diverged = " (diverged)" if run.history.outcome == "diverged" else ""
         table.add_row(
             run.scheme,
-            f"{100 * run.history.best_test_accuracy:.1f} %{diverged}",
+            f"{100 * run.history.best_test_metric:.1f} %{diverged}",
             str(run.history.best_epoch),
             f"{100 * run.share_moved:.0f} %",
             f"{run.gradients[0]:.1e}" if run.gradients else "none",
-            style="bold" if run.history.best_test_accuracy == best else "",
+            style="bold" if run.history.best_test_metric == best else "",
         )
     return table
 
@@ -66,8 +66,8 @@ def draw_schemes(runs: Sequence[SchemeRun], title: str, gradient_epoch: int) -> 
     accuracy, loss, gradients = figure.subplots(1, 3)
     for run in runs:
         curve = line_style(run.scheme, marker="", linewidth=1.7)
-        epochs = np.arange(1, len(run.history.test_accuracy) + 1)
-        accuracy.plot(epochs, 100 * np.asarray(run.history.test_accuracy), **curve)
+        epochs = np.arange(1, len(run.history.test_metric) + 1)
+        accuracy.plot(epochs, 100 * np.asarray(run.history.test_metric), **curve)
         loss.plot(epochs, run.history.loss, **curve)
         layers = np.arange(1, len(run.gradients) + 1)
         gradients.plot(layers, np.maximum(run.gradients, SMALLEST_SHOWN), **line_style(run.scheme, linewidth=1.7))

@@ -1,0 +1,313 @@
+"""The short training runs of a check: one per size and scheme, with the steps of :func:`~equipoise.train`."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, TypeAlias
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch_geometric.data import Data
+
+from equipoise.depth.flow import follow_flow
+from equipoise.depth.prediction import class_entropy, goal_loss
+from equipoise.depth.remedies import apply_remedy, check_remedy
+from equipoise.depth.result import DepthResult
+from equipoise.errors import EquipoiseError, ForwardError, ModelError, TrainingError
+from equipoise.experiments.parser import load_experiment
+from equipoise.kernels.denormals import flush_denormals
+from equipoise.laws.law import Law
+from equipoise.laws.rebalance import rebalance_
+from equipoise.laws.validation import check_module, describe_value, summarize_error
+from equipoise.nn.fused_convs import fuse_
+from equipoise.training.batched_laws import discover_on_small_graph
+from equipoise.training.loop import Stepper, check_clip
+from equipoise.training.metrics import Metric, get_metric
+from equipoise.training.optimizers import OptimizerFactory, ScheduleFactory, get_optimizer, get_schedule
+from equipoise.training.rebalancer import Rebalancer
+from equipoise.training.recorder import Recorder
+from equipoise.training.sources import Loaders
+from equipoise.training.task import Loss, get_targets, select_rows
+
+RECORDS = 10  # recorded steps per run
+REBALANCE_EVERY = 10
+ADAM_LEARNING_RATE = 1e-3
+
+ModelBuilder = Callable[[int], nn.Module]
+CheckData: TypeAlias = Data | Mapping[str, Iterable[Any]]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Arguments of a check; see :func:`~equipoise.depth_check`."""
+
+    loss: Loss | None
+    metric: str | Metric | None
+    optimizer: str | OptimizerFactory
+    lr: float | None
+    schedule: ScheduleFactory | None
+    clip: float | None
+    steps: int
+    epochs: int
+    seconds: float
+    seed: int
+
+    def learning_rate(self, data: CheckData, depth: int) -> float:
+        """Return the learning rate: as given, the paper's, or a default; NaN if the optimizer's factory sets it."""
+        if self.lr is not None:
+            return self.lr
+        if self.optimizer == "sgd":
+            return paper_learning_rate(depth, getattr(data, "name", None))
+        return ADAM_LEARNING_RATE if isinstance(self.optimizer, str) else float("nan")
+
+    def build_optimizer(self, model: nn.Module, lr: float) -> Optimizer:
+        """Build the optimizer of a model."""
+        return get_optimizer(self.optimizer, model, lr if isinstance(self.optimizer, str) else self.lr)
+
+
+def run_checks(
+    build: ModelBuilder,
+    data: CheckData,
+    sizes: Sequence[int],
+    schemes: Sequence[str],
+    settings: Settings,
+    *,
+    axis: str,
+) -> tuple[DepthResult, ...]:
+    """Train a model briefly for every size and scheme.
+
+    Args:
+        build: Function of the size that returns a model.
+        data: Graph, or loaders of batches.
+        sizes: Depths or widths.
+        schemes: Initialisation schemes and other remedies.
+        settings: Settings of the runs.
+        axis: What varies: ``"depth"`` or ``"width"``.
+
+    Returns:
+        One result per size and scheme.
+    """
+    _check_arguments(data, sizes, schemes, settings)
+    results: list[DepthResult] = []
+    steps = settings.steps
+    with torch.random.fork_rng(range(torch.cuda.device_count())), _progress_bar() as progress:
+        task = progress.add_task("", total=len(sizes) * len(schemes) * steps)
+        for size in sizes:
+            for scheme in schemes:
+                done = len(results) * steps
+                progress.update(task, description=f"{axis} {size}, {scheme}", completed=done)
+                lr = settings.learning_rate(data, size if axis == "depth" else 2)
+                result = DepthResult(size, scheme, lr, budget=settings.epochs)
+                results.append(result)
+                model = _build_model(build, result, settings.seed)
+                if model is None:
+                    continue
+                for step in _train(result, model, data, settings):
+                    progress.update(task, completed=done + step)
+    return tuple(results)
+
+
+def paper_learning_rate(depth: int, dataset: str | None = None) -> float:
+    """The paper's learning rate of gradient descent for a data set and depth.
+
+    Args:
+        depth: Number of layers; between two of the paper's depths, the deeper one counts.
+        dataset: Name of a data set of the paper; any other has the learning rates of the citation graphs.
+
+    Returns:
+        The learning rate.
+
+    Example:
+        >>> paper_learning_rate(10), paper_learning_rate(10, "texas")
+        (0.05, 0.01)
+    """
+    sgd = load_experiment("sgd")
+    names = sgd.axes["dataset"]
+    cells = sgd.subset(dataset=["cora" if dataset is None or dataset not in names else dataset]).specs
+    rates = {spec.depth: spec.lr for spec in cells}
+    return rates[min((known for known in rates if known >= depth), default=max(rates))]
+
+
+class TrainingSet(Loaders):
+    """The training batches of a check.
+
+    Args:
+        model: The model.
+        data: Graph, or loaders of batches.
+        settings: Settings of the run.
+    """
+
+    def __init__(self, model: nn.Module, data: CheckData, settings: Settings) -> None:
+        loaders = data if isinstance(data, Mapping) else {"train": [data]}
+        super().__init__(model, loaders, get_metric(settings.metric or "accuracy"), settings.loss, ("train",))
+
+    def entropy(self) -> float | None:
+        """Entropy of the class frequencies; None for a custom loss."""
+        if self.loss is not None:
+            return None
+        targets = [_training_targets(batch) for batch in self.loaders["train"]]
+        return class_entropy(torch.cat(targets)) if targets else None
+
+    def scores(self, batch: Any, split: str) -> tuple[Tensor, Tensor]:
+        """Return scores and targets of a batch."""
+        try:
+            return super().scores(batch, split)
+        except EquipoiseError:
+            raise
+        except Exception as error:
+            raise ForwardError(
+                f"the model cannot classify the nodes: {summarize_error(error)}",
+                where=type(self.model).__name__,
+                remedy="model(data.x, data.edge_index) must return one score per node and class",
+            ) from error
+
+
+def _training_targets(batch: Any) -> Tensor:
+    targets = get_targets(batch)
+    try:
+        return targets[select_rows(batch, "train")]
+    except IndexError as error:
+        raise TrainingError(
+            f"train_mask does not fit targets of shape {tuple(targets.shape)}: {error}",
+            where="train_mask",
+            remedy="masks and targets need one entry per node",
+        ) from error
+
+
+def _build_model(build: ModelBuilder, result: DepthResult, seed: int) -> nn.Module | None:
+    """Build, initialise and fuse a model; None, with a note, if the scheme does not apply to it."""
+    torch.manual_seed(seed)
+    try:
+        model = build(result.size)
+    except EquipoiseError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"build({result.size}) failed: {summarize_error(error)}", remedy="it takes a size and returns a model"
+        ) from error
+    if not isinstance(model, nn.Module):
+        raise ModelError(
+            f"build({result.size}) returned {describe_value(model)}, not a model",
+            remedy="it takes a size and returns a torch.nn.Module",
+        )
+    check_module(model)
+    result.note = apply_remedy(model, result.scheme, seed)
+    return None if result.note else fuse_(model)
+
+
+def _discover_laws(model: nn.Module, data: CheckData) -> list[Law]:
+    """Find the model's laws on a small random graph; none if the model does not run on one."""
+    x = getattr(data, "x", None)
+    try:
+        return [] if x is None else discover_on_small_graph(model, x.shape[1])
+    except EquipoiseError:
+        return []
+
+
+def _train(result: DepthResult, model: nn.Module, data: CheckData, settings: Settings) -> Iterator[int]:
+    """Take steps up to the time limit and fill in the result.
+
+    Yields:
+        The number of steps taken.
+    """
+    laws = _discover_laws(model, data)
+    imbalances = [float(law.relative_imbalance().abs().mean()) for law in laws if law.outgoing]
+    result.imbalance = max(imbalances, default=None)
+    optimizer, start = settings.build_optimizer(model, result.lr), time.perf_counter()
+    rebalancer = None
+    if result.scheme == "rebalanced":
+        rebalancer = _build_rebalancer(result, laws, optimizer)
+        if rebalancer is None:
+            return
+    steps = settings.steps
+    quantities = ("gradient", "representation", "update")
+    every = max(1, steps // RECORDS)
+    recorder = Recorder(model, every=every, quantities=quantities, optimizer=optimizer, alerts=False)
+    schedule = get_schedule(settings.schedule, optimizer)
+    stepper = Stepper(model, optimizer, schedule, rebalancer, settings.clip, recorder)
+    batches = TrainingSet(model, data, settings)
+    result.entropy = batches.entropy()
+    losses = chain.from_iterable(iter(lambda: stepper.run_epoch(batches), None))
+    with recorder, flush_denormals():
+        for step, loss in zip(range(1, steps + 1), losses, strict=False):
+            if not math.isfinite(loss):
+                result.note = f"the loss is {loss} at step {step}; try a learning rate below lr={result.lr:g}"
+                break
+            result.losses.append(loss)
+            result.seconds = time.perf_counter() - start
+            yield step
+            if result.seconds > settings.seconds and step < steps:
+                result.note = f"time limit of {settings.seconds:g} s reached after {step} of {steps} steps"
+                break
+    result.frame = recorder.frame().drop(columns="neuron")
+    if settings.metric is not None:
+        result.metric = batches.evaluate_split("train")
+    goal = goal_loss(result.losses[0], result.entropy) if result.losses else math.inf
+    if schedule is None and not result.note and result.losses[-1] > goal:
+        stepper = Stepper(model, optimizer, rebalance=rebalancer, clip=settings.clip)
+        with flush_denormals():
+            result.flow = follow_flow(
+                stepper,
+                batches,
+                done=steps,
+                budget=settings.epochs,
+                steps=steps,
+                goal=goal,
+                seconds=settings.seconds,
+            )
+
+
+def _build_rebalancer(result: DepthResult, laws: Sequence[Law], optimizer: Optimizer) -> Rebalancer | None:
+    """Rebalance the model and return its rebalancer; None, with a note, if this is impossible."""
+    try:
+        rebalance_(laws)
+        rebalancer = Rebalancer(laws, REBALANCE_EVERY, optimizer=optimizer)
+    except EquipoiseError as error:
+        result.note = f"the model cannot be rebalanced: {error.what}"
+        return None
+    if not laws:
+        result.note = "the model cannot be rebalanced: no law is known"
+        return None
+    return rebalancer
+
+
+def _check_arguments(data: CheckData, sizes: Sequence[int], schemes: Sequence[str], settings: Settings) -> None:
+    if isinstance(data, Mapping):
+        missing = [] if data.get("train") is not None else ["loader train"]
+    else:
+        required = ("x", "edge_index") if settings.loss is not None else ("x", "edge_index", "y")
+        missing = [name for name in required if getattr(data, name, None) is None]
+    if missing:
+        raise TrainingError(f"the data have no {', '.join(missing)}", remedy="load_dataset returns such data")
+    if not isinstance(data, Mapping) and not (isinstance(data.x, Tensor) and data.x.dim() == 2):
+        what = f"data.x is {describe_value(data.x)}, expected features of shape (nodes, features)"
+        raise TrainingError(what, where="data.x", remedy="load_dataset returns such data")
+    for scheme in schemes:
+        check_remedy(scheme)
+    if not sizes or not schemes or min(sizes) < 1:
+        raise TrainingError(
+            "at least one size (1 or more) and one scheme are required",
+            where=f"sizes={tuple(sizes)}, schemes={tuple(schemes)}",
+        )
+    if settings.steps < 1 or not settings.seconds > 0 or settings.epochs < 1:
+        raise TrainingError(
+            "steps, epochs and seconds must be positive",
+            where=f"steps={settings.steps}, epochs={settings.epochs}, seconds={settings.seconds}",
+        )
+    if settings.metric is not None:
+        get_metric(settings.metric)
+    check_clip(settings.clip)
+
+
+def _progress_bar() -> Progress:
+    """A progress bar on stderr, disabled if stderr is not a terminal."""
+    console = Console(stderr=True)
+    columns = ("{task.description:<22}", BarColumn(24), TimeElapsedColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
