@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from equipoise.experiments.parser import experiment_names, load_experiment
+from equipoise.experiments.parser import experiment_names, load_experiment, parse_experiment
 from equipoise.report.summary import CellSummary, Estimate, TableRow, summarize, table_rows
 from equipoise.report.tables import FORMATS, as_csv, as_latex, as_markdown, records_csv, table_report
-from tests.report.runs import COMPLETE, cell_results, make_results, small_experiment
+from tests.report.runs import COMPLETE, SMALL, cell_results, make_results, small_experiment
 
 
 def small_report(numbers=COMPLETE):
@@ -36,6 +36,16 @@ def test_row_compares_ours_with_the_paper():
         "difference": "−0.40",
         "intervals": "overlap",
     }
+
+
+def test_tables_name_the_metric_where_it_is_not_accuracy():
+    experiment = parse_experiment(SMALL.replace("texas", "minesweeper"), "small", "small.toml")
+    report = table_report(experiment, make_results(experiment, {("minesweeper", 10, "bal-o"): ([78, 80], 200)}))
+    row = find_row(as_markdown(report), "minesweeper", "10", "bal-o")
+    assert (row["metric"], row["ours"], row["paper"]) == ("ROC AUC", "79.00 ± 12.71", "")
+    cora = find_row(as_markdown(report), "cora", "10", "bal-o")
+    assert (cora["metric"], cora["paper"]) == ("accuracy", "**79.40 ± 1.34**")
+    assert {record["metric"] for record in report.records} == {"accuracy", "roc_auc"}
 
 
 def test_cells_without_runs_are_missing():
@@ -121,7 +131,7 @@ def test_csv_columns_are_stable():
     report = small_report()
     assert ",".join(report.records[0]) == (
         "dataset,depth,init,status,accuracy,accuracy_ci,epochs,epochs_ci,n,wanted,diverged,failed,best,"
-        "paper_accuracy,paper_accuracy_ci,paper_epochs,paper_epochs_ci,difference,overlap"
+        "paper_accuracy,paper_accuracy_ci,paper_epochs,paper_epochs_ci,difference,overlap,metric"
     )
     assert ",".join(report.comparisons[0]) == "claim,verdict,measure,at,better,better_ci,worse,worse_ci,lead,true"
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from equipoise.commands.options import DataRoot
 from equipoise.commands.terminal import epoch_bar, spinner
+from equipoise.data.catalog import METRIC_TITLES, Metric, dataset_info
 from equipoise.errors import TrainingError
 from equipoise.experiments.spec import CHOICES
 
@@ -46,7 +47,10 @@ def train(
     ] = None,
     as_json: Annotated[bool, Option("--json", help="Print the result and the training curves as JSON.")] = False,
 ) -> None:
-    """Train one network on one data set and report the test accuracy at the best validation accuracy."""
+    """Train one network on one data set and report the test accuracy at the best validation accuracy.
+
+    Data sets with two classes of unequal size are measured by ROC AUC instead.
+    """
     with spinner("loading torch, PyG and the data …"):
         import torch
 
@@ -67,7 +71,14 @@ def train(
         torch.manual_seed(seed)
     with epoch_bar(epochs) as on_epoch:
         history = train_model(
-            model, data, optimizer=optimizer, lr=lr, epochs=epochs, weight_decay=weight_decay, on_epoch=on_epoch
+            model,
+            data,
+            metric=dataset_info(dataset).metric,
+            optimizer=optimizer,
+            lr=lr,
+            epochs=epochs,
+            weight_decay=weight_decay,
+            on_epoch=on_epoch,
         )
     if save is not None:
         torch.save(history.best_state, save)
@@ -79,10 +90,11 @@ def train(
 
 
 def _summary(history: History, save: Path | None) -> str:
+    metric = METRIC_TITLES[cast(Metric, history.metric)]
     rows = {
         "outcome": history.outcome + (f": {history.reason}" if history.reason else ""),
-        "test accuracy": f"{100 * history.best_test_accuracy:.1f} % at the best validation accuracy",
-        "validation accuracy": f"{100 * history.best_val_accuracy:.1f} %",
+        f"test {metric}": f"{100 * history.best_test_accuracy:.1f} % at the best validation {metric}",
+        f"validation {metric}": f"{100 * history.best_val_accuracy:.1f} %",
         "best epoch": str(history.best_epoch),
         "epochs run": str(history.epochs),
         "final training loss": f"{history.loss[-1]:.4g}" if history.loss else "none",

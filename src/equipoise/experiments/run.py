@@ -88,6 +88,7 @@ def _train(
     history = train(
         model,
         data,
+        metric=spec.metric,
         optimizer=optimizer,
         epochs=spec.epochs,
         clip=spec.clip,

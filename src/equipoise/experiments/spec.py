@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, WrapValidator
 
-from equipoise.data.catalog import CATALOG
+from equipoise.data.catalog import CATALOG, Metric
 from equipoise.errors import ChoiceError, SpecError
 
 Kind = Literal["gatv2", "gat", "gcn", "omega-gat", "lipschitz-gat", "transformer"]
@@ -187,6 +187,11 @@ class RunSpec:
         canonical = {name: value for name, value in self.to_dict().items() if value != DEFAULTS.get(name, MISSING)}
         text = json.dumps(canonical, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def metric(self) -> Metric:
+        """Metric of validation and test nodes: a property of the data set, so it is no setting and not in the key."""
+        return CATALOG[self.dataset].metric
 
     @property
     def label(self) -> str:
