@@ -67,6 +67,7 @@ def test_run_is_reproducible_and_restores_the_global_generator():
         {"kind": "omega-gat", "share_weights": False},
         {"kind": "lipschitz-gat", "heads": 2, "concat": False, "attention_dropout": 0.2},
         {"beta": 1.0},
+        {"calibrate": True},
     ],
 )
 def test_settings_reach_the_network(settings):

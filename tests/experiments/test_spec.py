@@ -48,6 +48,7 @@ NON_DEFAULTS = {
     "rebalance": 10,
     "rebalance_criterion": "gradients",
     "rebalance_moments": False,
+    "calibrate": True,
 }
 LATER = (
     "norm",
@@ -56,6 +57,7 @@ LATER = (
     "rebalance",
     "rebalance_criterion",
     "rebalance_moments",
+    "calibrate",
 )  # fields added after the first stores
 
 
@@ -77,6 +79,11 @@ def test_published_runs_keep_their_keys():
     keys = [result.spec.key for result in read_csv(table)]
     assert keys == [line.split(",")[0] for line in lines]
     assert len(keys) >= 296
+
+
+def test_calibrated_default_is_refused():
+    with pytest.raises(SpecError, match="not calibrated"):
+        spec(init="default", calibrate=True)
 
 
 def test_metric_is_a_property_of_the_data_set():

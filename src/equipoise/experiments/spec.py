@@ -123,6 +123,7 @@ class RunSpec:
         rebalance: epochs between two calls of :func:`~equipoise.rebalance_`; ``None`` means never.
         rebalance_criterion: what is balanced.
         rebalance_moments: whether the optimizer's moments are rescaled with the weights.
+        calibrate: choose the gain of the scheme from the data, as in :func:`~equipoise.initialize_`.
 
     Raises:
         ChoiceError: If a name is unknown; the message suggests the nearest one.
@@ -166,6 +167,7 @@ class RunSpec:
     rebalance: PositiveInt | None = None
     rebalance_criterion: CriterionName = "weights"
     rebalance_moments: Switch = True
+    calibrate: Switch = False
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -175,6 +177,10 @@ class RunSpec:
                 f"{self.init} is not a balanced scheme and takes no beta",
                 where=f"beta={self.beta}",
                 remedy=f"leave out beta, or choose init from: {', '.join(BALANCED_SCHEMES)}",
+            )
+        if self.calibrate and self.init == "default":
+            raise SpecError(
+                "PyG's initialisation is not calibrated", where="calibrate=True", remedy="choose another init, as bal-o"
             )
 
     @property
