@@ -44,6 +44,17 @@ results = st.builds(
 )
 
 
+def test_tables_of_earlier_versions_lack_later_settings(tmp_path):
+    path = tmp_path / "results.csv"
+    write_csv([run(SPECS[0])], path)
+    rows = list(csv.DictReader(path.open(newline="")))
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [name for name in COLUMNS if name != "calibrate"], extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+    assert [result.spec for result in read_csv(path)] == [SPECS[0]]
+
+
 @given(st.lists(results, unique_by=lambda result: result.key, max_size=5))
 def test_round_trip_is_lossless(tmp_path_factory, given_results):
     path = tmp_path_factory.mktemp("table") / "results.csv"

@@ -1,7 +1,10 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+from equipoise.data.catalog import CATALOG
 from equipoise.data.load import load_dataset
 from equipoise.experiments.checkpoint import Checkpoint
 from equipoise.experiments.recording_plan import RecordingPlan
@@ -30,6 +33,22 @@ def test_run_follows_the_training_protocol():
     assert result.when.endswith("+00:00")
 
 
+def test_run_has_the_metric_of_its_data_set(monkeypatch):
+    pytest.importorskip("torchmetrics")
+    accuracy = run(spec(epochs=3))
+    info = CATALOG["synthetic-citation"]
+    monkeypatch.setitem(CATALOG, "synthetic-citation", replace(info, metric="roc_auc"))
+    auc = run(spec(epochs=3))
+    assert auc.outcome == "finished"
+    assert auc.key == accuracy.key
+    assert np.array_equal(auc.curves["loss"], accuracy.curves["loss"])
+    assert not np.array_equal(auc.curves["test_accuracy"], accuracy.curves["test_accuracy"])
+    model, data = Stack("gatv2", [500, 8, 7]), load_dataset("synthetic-citation")
+    initialize_(model, spec().init, generator=torch.Generator().manual_seed(spec().seed))
+    history = train(model, data, lr=spec().lr, epochs=3, metric="roc_auc")
+    assert auc.test_accuracy == history.best_test_accuracy
+
+
 def test_run_is_reproducible_and_restores_the_global_generator():
     one = spec(dropout=0.5, seed=1)
     state = torch.get_rng_state()
@@ -48,6 +67,7 @@ def test_run_is_reproducible_and_restores_the_global_generator():
         {"kind": "omega-gat", "share_weights": False},
         {"kind": "lipschitz-gat", "heads": 2, "concat": False, "attention_dropout": 0.2},
         {"beta": 1.0},
+        {"calibrate": True},
     ],
 )
 def test_settings_reach_the_network(settings):

@@ -1,11 +1,13 @@
 import subprocess
 import sys
 from dataclasses import fields, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from equipoise.errors import ChoiceError, EquipoiseError, SpecError
+from equipoise.experiments.results_csv import read_csv
 from equipoise.experiments.spec import BALANCED_SCHEMES, CHOICES, DEFAULTS, RunSpec
 from equipoise.init.schemes import SCHEMES
 from equipoise.laws.rebalance import CRITERIA
@@ -46,6 +48,7 @@ NON_DEFAULTS = {
     "rebalance": 10,
     "rebalance_criterion": "gradients",
     "rebalance_moments": False,
+    "calibrate": True,
 }
 LATER = (
     "norm",
@@ -54,6 +57,7 @@ LATER = (
     "rebalance",
     "rebalance_criterion",
     "rebalance_moments",
+    "calibrate",
 )  # fields added after the first stores
 
 
@@ -66,6 +70,26 @@ def test_key_is_stable():
     assert RunSpec(**REQUIRED).key == "43edb3407b59527b"
     first_fields = {name: value for name, value in NON_DEFAULTS.items() if name not in LATER}
     assert RunSpec(**first_fields).key == "088606c3f6377e7c"  # fields added later do not change it
+
+
+def test_published_runs_keep_their_keys():
+    """The keys of results/runs.csv follow from their settings, in this version as in the one that wrote them."""
+    table = Path(__file__).parents[2] / "results" / "runs.csv"
+    lines = table.read_text(encoding="utf-8").splitlines()[1:]
+    keys = [result.spec.key for result in read_csv(table)]
+    assert keys == [line.split(",")[0] for line in lines]
+    assert len(keys) >= 296
+
+
+def test_calibrated_default_is_refused():
+    with pytest.raises(SpecError, match="not calibrated"):
+        spec(init="default", calibrate=True)
+
+
+def test_metric_is_a_property_of_the_data_set():
+    assert spec(dataset="minesweeper").metric == "roc_auc"
+    assert spec(dataset="cora").metric == "accuracy"
+    assert "metric" not in spec(dataset="minesweeper").to_dict()  # nor in the key
 
 
 def test_key_is_equal_in_another_process():

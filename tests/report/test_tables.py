@@ -39,6 +39,16 @@ def test_row_compares_ours_with_the_paper():
     }
 
 
+def test_tables_name_the_metric_where_it_is_not_accuracy():
+    experiment = parse_experiment(SMALL.replace("texas", "minesweeper"), "small", "small.toml")
+    report = table_report(experiment, make_results(experiment, {("minesweeper", 10, "bal-o"): ([78, 80], 200)}))
+    row = find_row(as_markdown(report), "minesweeper", "10", "bal-o")
+    assert (row["metric"], row["ours"], row["paper"]) == ("ROC AUC", "79.00 ± 12.71", "")
+    cora = find_row(as_markdown(report), "cora", "10", "bal-o")
+    assert (cora["metric"], cora["paper"]) == ("accuracy", "**79.40 ± 1.34**")
+    assert {record["metric"] for record in report.records} == {"accuracy", "roc_auc"}
+
+
 def test_cells_without_runs_are_missing():
     text = as_markdown(small_report({("cora", 10, "bal-o"): ([78, 80], 200)}))
     row = find_row(text, "texas", "2", "xav")
@@ -143,7 +153,7 @@ def test_csv_columns_are_stable():
     report = small_report()
     assert ",".join(report.records[0]) == (
         "dataset,depth,init,status,accuracy,accuracy_ci,epochs,epochs_ci,n,wanted,diverged,failed,best,"
-        "paper_accuracy,paper_accuracy_ci,paper_epochs,paper_epochs_ci,difference,overlap"
+        "paper_accuracy,paper_accuracy_ci,paper_epochs,paper_epochs_ci,difference,overlap,metric"
     )
     assert ",".join(report.comparisons[0]) == "claim,verdict,measure,at,better,better_ci,worse,worse_ci,lead,finding"
 

@@ -7,7 +7,7 @@ import json
 import os
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -16,6 +16,7 @@ from equipoise.commands.options import DataRoot
 from equipoise.commands.outputs import check_output
 from equipoise.commands.terminal import epoch_bar, spinner
 from equipoise.commands.threads import wait_passively
+from equipoise.data.catalog import METRIC_TITLES, Metric, dataset_info
 from equipoise.errors import TrainingError
 from equipoise.experiments.choices import CHOICES
 
@@ -94,7 +95,10 @@ def train(
     ] = None,
     as_json: Annotated[bool, Option("--json", help="Print the result and the training curves as JSON.")] = False,
 ) -> None:
-    """Train one network on one data set and report the test accuracy at the best validation accuracy."""
+    """Train one network on one data set and report the test accuracy at the best validation accuracy.
+
+    Data sets with two classes of unequal size are measured by ROC AUC instead.
+    """
     settings = {name: value for name, value in locals().items() if name in MODEL_SETTINGS}
     from equipoise.experiments.cost import rough_seconds
     from equipoise.experiments.spec import RunSpec
@@ -150,7 +154,14 @@ def train(
     else:
         with epoch_bar(epochs, rough_seconds(spec)) as on_epoch:
             history = train_model(
-                model, data, optimizer=optimizer, lr=lr, epochs=epochs, weight_decay=weight_decay, on_epoch=on_epoch
+                model,
+                data,
+                metric=dataset_info(dataset).metric,
+                optimizer=optimizer,
+                lr=lr,
+                epochs=epochs,
+                weight_decay=weight_decay,
+                on_epoch=on_epoch,
             )
     if rank == 0:
         typer.echo(json.dumps(history.to_dict()) if as_json else _summary(history))
@@ -191,10 +202,11 @@ def _save(history: History, save: Path) -> None:
 
 
 def _summary(history: History) -> str:
+    metric = METRIC_TITLES[cast(Metric, history.metric)]
     rows = {
         "outcome": history.outcome + (f": {history.reason}" if history.reason else ""),
-        "test accuracy": f"{100 * history.best_test_metric:.1f} % at the best validation accuracy",
-        "validation accuracy": f"{100 * history.best_val_metric:.1f} %",
+        f"test {metric}": f"{100 * history.best_test_metric:.1f} % at the best validation {metric}",
+        f"validation {metric}": f"{100 * history.best_val_metric:.1f} %",
         "best epoch": str(history.best_epoch),
         "epochs run": str(history.epochs),
         "final training loss": f"{history.loss[-1]:.4g}" if history.loss else "none",

@@ -62,6 +62,7 @@ HETEROPHILOUS_SHA256 = {
 }
 
 Metric = Literal["accuracy", "roc_auc"]
+METRIC_TITLES: dict[Metric, str] = {"accuracy": "accuracy", "roc_auc": "ROC AUC"}
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ def further_experiment_names() -> list[str]:
 
     Example:
         >>> further_experiment_names()
-        ['transformer', 'when-balance-helps']
+        ['calibration', 'transformer', 'when-balance-helps']
     """
     return _names("beyond")
 

@@ -64,7 +64,7 @@ class Result:
         reason: one line about the outcome; may be empty.
         traceback: traceback of a failed run; may be empty.
         test_accuracy: test accuracy at the first epoch with the highest validation accuracy, in [0, 1]; ``None`` if
-            there was no epoch.
+            there was no epoch. Where ``spec.metric`` is ``"roc_auc"``, all accuracies are areas under the ROC curve.
         val_accuracy: highest validation accuracy.
         best_epoch: that epoch, counted from 1.
         epochs: number of epochs run.

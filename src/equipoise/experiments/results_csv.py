@@ -1,9 +1,9 @@
 """Results as a CSV table with one row per run, for other programs, version control and other machines.
 
 The table holds everything about a run except its curves and recording. Numbers are written so that they are read back
-bit-identical; an empty field means ``None``. A text that a spreadsheet would take for a formula begins with an
-apostrophe. The column ``max_epochs`` is the spec's ``epochs``, the maximum; the column ``epochs`` is the number of
-epochs that were run.
+bit-identical; an empty field means ``None``. Tables of earlier versions lack the columns of later settings, which then
+have their defaults. A text that a spreadsheet would take for a formula begins with an apostrophe. The column
+``max_epochs`` is the spec's ``epochs``, the maximum; the column ``epochs`` is the number of epochs that were run.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ NUMBER_COLUMNS: dict[str, tuple[type, float, float]] = {  # type, smallest and l
 }
 VERSION_COLUMNS = {f"{name}_version": name for name in ("equipoise", *LIBRARIES, "python")}
 TEXT_COLUMNS = ("machine", "when", "reason", "traceback")
+LATER_SETTINGS = ("calibrate",)  # added after the first tables
 COLUMNS = ("key", *SETTING_COLUMNS, "outcome", *NUMBER_COLUMNS, *VERSION_COLUMNS, *TEXT_COLUMNS)
 
 
@@ -127,7 +128,8 @@ def _text(value: Any) -> str:
 def _result(row: Mapping[str, str]) -> Result:
     if None in row or None in row.values():
         raise StoreError("the row does not have as many fields as the header")
-    spec = RunSpec(**{name: _value(row, column, _TYPES[name]) for column, name in SETTING_COLUMNS.items()})
+    columns = {column: name for column, name in SETTING_COLUMNS.items() if column in row}
+    spec = RunSpec(**{name: _value(row, column, _TYPES[name]) for column, name in columns.items()})
     if spec.key != row["key"]:
         raise StoreError(f"the key {row['key']} does not match the settings, whose key is {spec.key}")
     if row["outcome"] not in OUTCOMES:
@@ -176,7 +178,8 @@ def _check_repetition(result: Result, line: int, first: Result) -> None:
 
 
 def _check_columns(columns: Iterable[str], path: Path) -> None:
-    if missing := [column for column in COLUMNS if column not in set(columns)]:
+    required = [column for column in COLUMNS if SETTING_COLUMNS.get(column) not in LATER_SETTINGS]
+    if missing := [column for column in required if column not in set(columns)]:
         raise StoreError(
             f"the table has no column {', '.join(missing[:3])}{' …' if len(missing) > 3 else ''}",
             where=str(path),

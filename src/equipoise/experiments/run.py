@@ -74,7 +74,9 @@ def _train(
     torch.manual_seed(spec.seed)  # for schemes that keep the initialisation of PyG's layers
     model = build_network(spec, data)
     if spec.init != "default":
-        initialize_(model, spec.init, beta=spec.beta, generator=torch.Generator().manual_seed(spec.seed))
+        generator = torch.Generator().manual_seed(spec.seed)
+        inputs = (data.x, data.edge_index) if spec.calibrate else None
+        initialize_(model, spec.init, beta=spec.beta, generator=generator, inputs=inputs, calibrate=spec.calibrate)
     optimizer = build_optimizer(spec.optimizer, model, spec.lr, spec.weight_decay)
     recorder = None if plan is None else _recorder(spec, model, data, plan)
     torch.manual_seed(spec.seed)  # for dropout
@@ -88,6 +90,7 @@ def _train(
     history = train(
         model,
         data,
+        metric=spec.metric,
         optimizer=optimizer,
         epochs=spec.epochs,
         clip=spec.clip,

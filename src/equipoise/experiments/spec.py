@@ -15,6 +15,7 @@ from typing import Annotated, Any, get_type_hints
 
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, WrapValidator
 
+from equipoise.data.catalog import CATALOG, Metric
 from equipoise.errors import ChoiceError, SpecError
 from equipoise.experiments.choices import (
     BALANCED_SCHEMES,
@@ -106,6 +107,7 @@ class RunSpec:
         rebalance: epochs between two calls of :func:`~equipoise.rebalance_`; ``None`` means never.
         rebalance_criterion: what is balanced.
         rebalance_moments: whether the optimizer's moments are rescaled with the weights.
+        calibrate: choose the gain of the scheme from the data, as in :func:`~equipoise.initialize_`.
 
     Raises:
         ChoiceError: If a name is unknown; the message suggests the nearest one.
@@ -149,6 +151,7 @@ class RunSpec:
     rebalance: PositiveInt | None = None
     rebalance_criterion: CriterionName = "weights"
     rebalance_moments: Switch = True
+    calibrate: Switch = False
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -158,6 +161,10 @@ class RunSpec:
                 f"{self.init} is not a balanced scheme and takes no beta",
                 where=f"beta={self.beta}",
                 remedy=f"leave out beta, or choose init from: {', '.join(BALANCED_SCHEMES)}",
+            )
+        if self.calibrate and self.init == "default":
+            raise SpecError(
+                "PyG's initialisation is not calibrated", where="calibrate=True", remedy="choose another init, as bal-o"
             )
 
     @cached_property
@@ -170,6 +177,11 @@ class RunSpec:
         canonical = {name: value for name, value in self.to_dict().items() if value != DEFAULTS.get(name, MISSING)}
         text = json.dumps(canonical, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def metric(self) -> Metric:
+        """Metric of validation and test nodes: a property of the data set, so it is no setting and not in the key."""
+        return CATALOG[self.dataset].metric
 
     @property
     def label(self) -> str:

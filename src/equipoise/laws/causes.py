@@ -109,7 +109,7 @@ def _groups_after_ablation(probe: Probe, functions: Functions, progress: Progres
     """Slots of each law and boundary group after ablation of ``functions``."""
     probe.ablated = frozenset(functions)
     try:
-        result = search(probe, progress)
+        result = search(probe, progress, thorough=False)
     except EquipoiseError:  # the network does not run without these functions
         return []
     finally:

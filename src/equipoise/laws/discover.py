@@ -39,7 +39,7 @@ def discover(
         kwargs: Keyword arguments of the model.
 
     Returns:
-        The laws, ordered from input to output. Each was verified by rescaling with λ from 1e-4 to 1e4, at random
+        The laws, ordered from input to output. Each was verified by rescaling with λ from 1e-5 to 1e5, at random
         parameters and at the model's own, with a relative change of the output of at most 1e-9.
 
     Raises:
@@ -81,7 +81,7 @@ def verify(
 ) -> list[float]:
     """Measure by how much rescaling along each law changes the output.
 
-    Rescales a float64 copy by λ from 1e-4 to 1e4, with random parameters and with the model's own; the model itself
+    Rescales a float64 copy by λ from 1e-5 to 1e5, with random parameters and with the model's own; the model itself
     does not change.
 
     Args:

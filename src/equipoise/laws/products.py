@@ -46,8 +46,9 @@ class GradientProducts:
         self._magnitudes: dict[str, float] = {}
         self._whole: dict[str, Sums] = {}
         self._mean = 0.0
+        self._reachable: set[str] = set()  # parameters on which the output depends; others never have a gradient
         self._draw(FORWARDS, SAMPLES_PER_FORWARD)
-        if not all(self.probe.parameters.keys() <= sample.keys() for sample in self._samples):
+        if not all(self._reachable <= sample.keys() for sample in self._samples):
             self._find_live_samples()
         order = [OUTPUT, *probe.parameters, *probe.input_leaves]
         union = {name: product for sample in self._samples for name, product in sample.items()}
@@ -84,10 +85,10 @@ class GradientProducts:
 
     def draw_samples_for(self, slots: list[Slot]) -> None:
         """Draw samples until a matrix with one column per slot has more nonzero rows than columns."""
-        needed = ceil(1.25 * len(slots)) + 8
         if slots[0].neurons == 1:
-            self._draw_whole(needed)
+            self._draw_whole(len(slots) + 8)
             return
+        needed = ceil(1.25 * len(slots)) + 8
         max_samples = MAX_ENTRIES // sum(map(prod, self.shapes.values()))
         while (rows := self._live_rows(slots)) < needed and len(self._samples) < max_samples:
             missing = (needed - rows) / max(rows / len(self._samples), 1.0)
@@ -115,6 +116,7 @@ class GradientProducts:
     def _draw(self, forwards: int, per_forward: int) -> None:
         for _ in range(forwards):
             for sample in self.probe.gradient_products(per_forward, self._mean):
+                self._reachable |= sample.keys() & self.probe.parameters.keys()
                 self._samples.append({name: product for name, product in sample.items() if bool(product.any())})
         self._stacked.clear()
         self._magnitudes.clear()
@@ -138,7 +140,7 @@ class GradientProducts:
         for attempt in range(1, MAX_DEAD_SAMPLES + 1):
             self._mean = 0.25 * attempt
             self._draw(1, SAMPLES_PER_FORWARD)
-            if self.probe.parameters.keys() <= self._samples[-1].keys():
+            if self._reachable <= self._samples[-1].keys():
                 break
         most = max(len(sample) for sample in self._samples)
         self._samples = [sample for sample in self._samples if len(sample) == most]

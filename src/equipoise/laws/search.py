@@ -46,12 +46,14 @@ class SearchResult:
         return any(slots_overlap(slot, other) for group in groups for other in group)
 
 
-def search(probe: Probe, progress: Progress) -> SearchResult:
+def search(probe: Probe, progress: Progress, thorough: bool = True) -> SearchResult:
     """Find all laws of the probe's network, wide layers before narrow ones and whole axes before windows.
 
     Args:
         probe: Probe of the network.
         progress: Display of the progress.
+        thorough: Whether to search laws of whole parameters, too, and to verify laws at the model's own parameters and
+            at several scales of the inputs. Without it, laws are verified at random parameters only.
 
     Returns:
         The laws and the boundary groups.
@@ -68,9 +70,10 @@ def search(probe: Probe, progress: Progress) -> SearchResult:
             slots = [slot for slot in slots if not set(all_blocks(slot)) <= {*windows, *slots} - {slot}]
             known = [terms for terms in known if all(slot in slots for _, slot in terms)]
             _add_laws(result, products, slots + windows, known)
-    _add_laws(result, products, *_whole_parameters(products, result))
-    progress.update("verification")
-    result.laws = confirmed(probe, result.laws)
+    if thorough:
+        _add_laws(result, products, *_whole_parameters(products, result))
+        progress.update("verification")
+        result.laws = confirmed(probe, result.laws)
     result.laws.sort(key=lambda law: min(products.sort_key(slot) for slot in law.incoming))
     return result
 

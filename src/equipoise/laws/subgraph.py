@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten_with_path, tree_unflatten
 
 MAX_CATEGORIES = 64  # an integer attribute with more values is an identifier, not a category
-SEED_EDGES = 6  # per edge type, and per set of edges
+SEED_EDGES = 6  # of all edge types together, from which the sample grows; at least MIN_SEED_EDGES of each type
+MIN_SEED_EDGES = 2
 SEED_GRAPHS = 4
 
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
@@ -217,8 +218,9 @@ class _Graph:
             A mask over the nodes of every type.
         """
         chosen = {key: torch.zeros(count, dtype=torch.bool) for key, count in self.node_counts.items()}
+        seeds = max(SEED_EDGES // len(self.edges), MIN_SEED_EDGES)
         for edges in self.edges:
-            self._choose(chosen, edges, torch.arange(edges.index.shape[1]), SEED_EDGES)
+            self._choose(chosen, edges, torch.arange(edges.index.shape[1]), seeds)
         for leaf in self.leaves:
             self._choose_categories(chosen, leaf)
         while (missing := size - sum(int(mask.sum()) for mask in chosen.values())) > 0:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from equipoise.data.catalog import METRIC_TITLES
 from equipoise.experiments.experiment import Experiment
 from equipoise.experiments.result import Result
 from equipoise.experiments.spec import DEFAULTS, RunSpec
@@ -65,7 +66,7 @@ def page_data(experiments: Sequence[Experiment], store: Store) -> dict[str, Any]
     load_frame = frame_loader(store)
     recorded = [results[key].spec for key in plans if key in index]
     return {
-        "measures": MEASURES,
+        "measures": _measure_titles(result.spec for result in results.values()),
         "quantities": {
             name: {"title": title, "log": name.split("/")[0] in LOGARITHMIC_GROUPS}
             for name, title in QUANTITIES.items()
@@ -78,6 +79,12 @@ def page_data(experiments: Sequence[Experiment], store: Store) -> dict[str, Any]
             if (frame := load_frame(spec.key)) is not None
         ],
     }
+
+
+def _measure_titles(specs: Iterable[RunSpec]) -> dict[str, str]:
+    """Titles of the curves, with the metrics of the data sets that occur."""
+    metrics = " or ".join(METRIC_TITLES[metric] for metric in dict.fromkeys(spec.metric for spec in specs))
+    return {name: title.replace("accuracy", metrics or "accuracy") for name, title in MEASURES.items()}
 
 
 def order_for_comparison(specs: Iterable[RunSpec]) -> list[RunSpec]:

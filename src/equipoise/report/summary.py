@@ -16,6 +16,7 @@ from typing import Final, Protocol
 import numpy as np
 from scipy import stats
 
+from equipoise.data.catalog import Metric
 from equipoise.experiments.experiment import Cell, Coordinates, Experiment
 from equipoise.experiments.spec import FIELDS, RunSpec
 
@@ -60,11 +61,12 @@ class CellSummary:
     """Statistics of the runs of one cell.
 
     Attributes:
-        accuracy: test accuracy of the best model, in percent; None without runs.
+        accuracy: test accuracy of the best model, or another metric of the data set, in percent; None without runs.
         epochs: epochs to the best model.
         expected: number of runs that the cell has when complete.
         diverged: number of included runs that ended with a non-finite loss.
         failed: number of runs that failed, were interrupted or were never evaluated; they are excluded.
+        metric: metric of the data set.
     """
 
     accuracy: Estimate | None
@@ -72,6 +74,7 @@ class CellSummary:
     expected: int
     diverged: int = 0
     failed: int = 0
+    metric: Metric = "accuracy"
 
     @property
     def n(self) -> int:
@@ -169,6 +172,7 @@ def _summarize_cell(cell: Cell, by_key: dict[str, RunResult]) -> CellSummary:
         expected=len(cell.specs),
         diverged=sum(result.outcome == "diverged" for result in included),
         failed=len(results) - len(included),
+        metric=cell.specs[0].metric if cell.specs else "accuracy",
     )
 
 

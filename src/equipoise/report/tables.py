@@ -7,6 +7,7 @@ import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from equipoise.data.catalog import METRIC_TITLES
 from equipoise.experiments.experiment import Experiment
 from equipoise.report.claims import Comparison, Judgement, Verdict, judge_claims, judge_published
 from equipoise.report.depth_chart import Panel, depth_panels
@@ -87,12 +88,14 @@ def table_report(
     """
     summaries = summarize(experiment, results)
     rows = table_rows(experiment, summaries)
-    columns = [*(COLUMN_TITLES.get(axis, axis) for axis in experiment.axes), "ours", "n", "epochs to best"]
+    has_metric = any(row.ours.metric != "accuracy" for row in rows)
+    columns = [*(COLUMN_TITLES.get(axis, axis) for axis in experiment.axes), *["metric"] * has_metric]
+    ours, paper = len(columns), len(columns) + 3
+    columns += ["ours", "n", "epochs to best"]
     if experiment.published:
         columns += ["paper", "difference", "intervals"]
     if has_epochs := any(row.paper_epochs for row in rows):
         columns += ["paper's epochs"]
-    ours, paper = len(experiment.axes), len(experiment.axes) + 3
     bold = {(i, ours) for i, row in enumerate(rows) if row.best}
     bold |= {(i, paper) for i, row in enumerate(rows) if row.paper_best}
     verdicts = judge_claims(experiment, summaries)
@@ -102,7 +105,7 @@ def table_report(
         source=experiment.source,
         status=_status(rows, experiment.remark),
         columns=columns,
-        rows=[_row_cells(row, bool(experiment.published), has_epochs) for row in rows],
+        rows=[_row_cells(row, has_metric, bool(experiment.published), has_epochs) for row in rows],
         bold=frozenset(bold),
         claims=[_claim_text(*pair) for pair in zip(verdicts, judge_published(experiment), strict=True)],
         notes=experiment.notes,
@@ -113,12 +116,13 @@ def table_report(
     )
 
 
-def _row_cells(row: TableRow, published: bool, has_epochs: bool) -> list[str]:
+def _row_cells(row: TableRow, has_metric: bool, published: bool, has_epochs: bool) -> list[str]:
     ours, digits = row.ours, row.digits
     n = f"{ours.n}/{ours.expected}"
     for count, outcome in ((ours.diverged, "diverged"), (ours.failed, "failed")):
         n += f", {count} {outcome}" if count else ""
-    cells = [*map(str, row.coordinates), _text(ours.accuracy, digits, MISSING), n, _text(ours.epochs, 0)]
+    cells = [*map(str, row.coordinates), *[METRIC_TITLES[ours.metric]] * has_metric]
+    cells += [_text(ours.accuracy, digits, MISSING), n, _text(ours.epochs, 0)]
     if published:
         difference = "" if row.difference is None else _signed(row.difference, digits)
         cells += [_text(row.paper, digits), difference, {True: "overlap", False: "apart", None: ""}[row.overlap]]
@@ -227,6 +231,7 @@ def _row_record(experiment: Experiment, row: TableRow) -> dict[str, object]:
         **_estimate_record("paper_epochs", row.paper_epochs),
         "difference": row.difference,
         "overlap": row.overlap,
+        "metric": ours.metric,
     }
 
 
