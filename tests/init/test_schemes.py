@@ -5,7 +5,7 @@ import torch
 import torch_geometric.nn as pyg
 from torch import nn
 
-from equipoise.errors import ArchitectureError, BalanceError, ChoiceError
+from equipoise.errors import ArchitectureError, BalanceError, ChoiceError, ForwardError
 from equipoise.init.schemes import SCHEMES, initialize_
 from equipoise.nn.stack import KINDS, Stack
 from tests.init.helpers import HandWritten, assert_raises_and_unchanged, max_relative_imbalance, seeded, stack
@@ -194,3 +194,10 @@ def test_inputs_made_in_inference_mode():
     with torch.inference_mode():
         x, edge_index = torch.rand(4, 5), torch.tensor([[0, 1], [1, 2]])
     assert initialize_(model, "bal-o", inputs=(x, edge_index)) is model
+
+
+def test_inputs_without_values_are_named():
+    x, edge_index = graph()
+    model = stack("gatv2", 3)
+    with pytest.raises(ForwardError, match="device meta"):
+        initialize_(model, "bal-o", inputs=(x.to("meta"), edge_index))

@@ -295,6 +295,13 @@ def test_a_mask_that_is_a_list_and_a_model_without_parameters_are_named(data):
         train(plain_network(), data, lr=0.1, epochs=1)
 
 
+@pytest.mark.parametrize("name", ["x", "y", "val_mask"])
+def test_tensors_without_values_are_named(data, name):
+    data[name] = data[name].to("meta")
+    with pytest.raises(TrainingError, match=rf"data.{name} is on the device meta"):
+        train(GCN(), data, lr=0.1, epochs=1)
+
+
 def test_metrics():
     scores, targets = torch.tensor([0.1, 0.4, 0.35, 0.8]), torch.tensor([0, 0, 1, 1])
     assert roc_auc(scores, targets) == pytest.approx(0.75)

@@ -24,7 +24,7 @@ from equipoise.init.trace import Inputs, example_inputs, trace_layers
 from equipoise.laws.discover import discover
 from equipoise.laws.law import Law, check_laws
 from equipoise.laws.rebalance import rebalance_
-from equipoise.laws.validation import check_module
+from equipoise.laws.validation import check_module, check_values
 
 log = logging.getLogger("equipoise")
 
@@ -153,6 +153,7 @@ def initialize_(
     if scheme not in SCHEMES:
         raise ChoiceError("scheme", scheme, SCHEMES)
     check_module(model)
+    check_values(model, inputs)
     if calibrate and inputs is None:
         raise InitializationError("calibration needs inputs", remedy="pass inputs=(x, edge_index), calibrate=True")
     settings = SCHEMES[scheme]

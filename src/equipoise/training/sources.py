@@ -245,6 +245,9 @@ def check_graph(model: nn.Module, data: Data) -> None:
             where=repr(data),
             remedy="set these attributes, as in a graph from load_dataset",
         )
+    for name in required:
+        if isinstance(value := getattr(data, name), Tensor) and value.is_meta:
+            raise TrainingError(f"data.{name} is on the device meta", remedy="pass a tensor with values")
     for name in (f"{split}_mask" for split in SPLITS):
         mask = getattr(data, name)
         if not isinstance(mask, Tensor) or not isinstance(data.y, Tensor):
