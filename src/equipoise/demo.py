@@ -116,7 +116,7 @@ def train_schemes(settings: DemoSettings, on_epoch: ProgressCallback, jobs: int 
             _forward_progress(queue, runs, on_epoch)
         except KeyboardInterrupt:
             stop.set()  # ends running tasks, and those already handed to a worker
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(cancel_futures=True)  # and waits: a worker that is starting needs this process
             raise
         return [run.result() for run in runs]
 

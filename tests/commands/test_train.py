@@ -53,7 +53,7 @@ def test_model_that_cannot_be_saved_is_refused_before_training(tmp_path, monkeyp
         (Path("/proc/version"), "cannot be written"),
     ):
         result = run("--epochs", "1", "--save", str(save))
-        assert isinstance(result.exception, TrainingError), result.output
+        assert isinstance(result.exception, SpecError), result.output
         assert message in str(result.exception)
     assert isinstance(run("--save", str(tmp_path / "kept.pt")).exception, AssertionError)
     assert [file.name for file in tmp_path.iterdir()] == ["kept.pt"]
@@ -82,7 +82,7 @@ def test_long_training_is_announced_before_the_first_epoch(monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("equipoise.training.loop.train", interrupted)
-    for arguments in (("--epochs", "99999999999999999999"), ("--layers", "100", "--epochs", "1000000")):
+    for arguments in (("--epochs", "999999999999999999"), ("--layers", "100", "--epochs", "1000000")):
         result = run(*arguments, "--init", "xav")
         assert f"{arguments[-1]} epochs may take " in result.stderr
     assert "years" not in result.stderr
@@ -92,7 +92,7 @@ def test_long_training_is_announced_before_the_first_epoch(monkeypatch):
 def test_slow_training_is_announced_once_its_speed_is_known(capsys):
     with epoch_bar(1000) as on_epoch:
         for epoch, seconds in ((1, 1.0), (2, 9.0), (3, 30.0)):
-            on_epoch(epoch, History(loss=[1.0], val_accuracy=[0.5], seconds=seconds))
+            on_epoch(epoch, History(loss=[1.0], val_metric=[0.5], seconds=seconds))
     assert capsys.readouterr().err.count("1000 epochs may take 1.2 h") == 1
 
 

@@ -6,6 +6,7 @@ check depends on, and compares it at the speed of C.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from operator import is_, itemgetter
 
@@ -24,28 +25,28 @@ class ModuleSnapshot:
     """
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
-        self.modules = list(modules)
-        self._options = [_option_getter(module) for module in self.modules]
-        self._values = self._read_options()
-        self._members = _members(self.modules)
+        self._modules = [weakref.ref(module) for module in modules]  # a cache of snapshots keeps no module alive
+        self._options = [_option_getter(module) for module in modules]
+        self._values = self._read_options(modules)
+        self._members = _members(modules)
         names = (*CALL_HOOKS, *MESSAGE_HOOKS)
-        self._hooks = [module.__dict__[name] for module in self.modules for name in names if name in module.__dict__]
+        self._hooks = [module.__dict__[name] for module in modules for name in names if name in module.__dict__]
 
     def is_current(self, modules: Sequence[nn.Module]) -> bool:
         """Whether these are the same modules, nothing of them has been replaced, and none has a hook."""
-        if len(modules) != len(self.modules) or not all(map(is_, modules, self.modules)) or any(self._hooks):
+        known = [reference() for reference in self._modules]
+        if len(modules) != len(known) or not all(map(is_, modules, known)) or any(self._hooks):
             return False
-        members = _members(self.modules)
+        members = _members(modules)
         return (
             len(members) == len(self._members)
             and all(map(is_, members, self._members))
-            and self._read_options() == self._values
+            and self._read_options(modules) == self._values
         )
 
-    def _read_options(self) -> list[object]:
+    def _read_options(self, modules: Sequence[nn.Module]) -> list[object]:
         return [
-            (len(module.__dict__), get(module.__dict__))
-            for module, get in zip(self.modules, self._options, strict=True)
+            (len(module.__dict__), get(module.__dict__)) for module, get in zip(modules, self._options, strict=True)
         ]
 
 
