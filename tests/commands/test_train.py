@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from equipoise.cli import app
 from equipoise.commands.terminal import epoch_bar
-from equipoise.errors import EquipoiseError, TrainingError
+from equipoise.errors import EquipoiseError, SpecError, TrainingError
 from equipoise.nn.stack import Stack
 from equipoise.training.history import History
 
