@@ -71,7 +71,7 @@ def test_dropout_counts_in_training_mode_only(model):
 
 def test_a_snapshot_is_current_until_something_changes():
     modules = [nn.Linear(2, 3), nn.ReLU()]
-    snapshot = ModuleSnapshot(modules)
+    snapshot = ModuleSnapshot(modules, ["training"])
     assert snapshot.is_current(modules)
     assert not snapshot.is_current(modules[:1])
     assert not snapshot.is_current([modules[0], nn.ReLU()])
@@ -81,9 +81,12 @@ def test_a_snapshot_is_current_until_something_changes():
     assert not snapshot.is_current(modules)
 
 
-@pytest.mark.parametrize("change", [nn.Module.eval, lambda module: setattr(module, "forward", abs)])
+@pytest.mark.parametrize(
+    "change",
+    [nn.Module.eval, lambda module: setattr(module, "inplace", True), lambda module: setattr(module, "forward", abs)],
+)
 def test_attributes_of_modules_are_compared(change):
     module = nn.ReLU()
-    snapshot = ModuleSnapshot([module])
+    snapshot = ModuleSnapshot([module], ["training", "inplace"])
     change(module)
     assert not snapshot.is_current([module])

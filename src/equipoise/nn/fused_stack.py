@@ -44,6 +44,11 @@ def can_fuse(convs: Sequence[Any], activation: nn.Module, x: Any, edge_index: An
     )
 
 
+# Options that the checks below read, by the names under which PyG stores them.
+CHECKED_OPTIONS = (
+    *("training", "heads", "out_channels", "negative_slope", "dropout", "concat", "share_weights", "add_self_loops"),
+    *("flow", "node_dim", "_decomposed_layers", "_explain"),
+)
 _FUSABLE: weakref.WeakKeyDictionary[nn.Module, ModuleSnapshot] = weakref.WeakKeyDictionary()
 
 
@@ -65,7 +70,7 @@ def _layers_are_fusable(convs: Sequence[Any], activation: nn.Module) -> bool:
         and not any(layer_reason(conv) for conv in convs)
     )
     if fusable:
-        _FUSABLE[convs[0]] = ModuleSnapshot(modules)
+        _FUSABLE[convs[0]] = ModuleSnapshot(modules, CHECKED_OPTIONS)
     return fusable
 
 

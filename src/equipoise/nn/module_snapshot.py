@@ -14,50 +14,49 @@ from torch import nn
 
 from equipoise.nn.hooks import CALL_HOOKS, MESSAGE_HOOKS
 
-COMPARABLE = (bool, int, float, str, tuple, dict, type(None))
-
 
 class ModuleSnapshot:
     """Options, parameters and submodules of modules without hooks.
 
     Args:
         modules: the modules; submodules that matter are listed too.
+        options: names of attributes that matter, in modules that have all of them.
     """
 
-    def __init__(self, modules: Sequence[nn.Module]) -> None:
+    def __init__(self, modules: Sequence[nn.Module], options: Sequence[str]) -> None:
         self._modules = [weakref.ref(module) for module in modules]  # a cache of snapshots keeps no module alive
-        self._options = [_option_getter(module) for module in modules]
-        self._values = self._read_options(modules)
+        self._indices = [i for i, module in enumerate(modules) if set(options) <= module.__dict__.keys()]
+        self._read = itemgetter(*options)
+        self._state = self._read_state(modules)
         self._members = _members(modules)
         names = (*CALL_HOOKS, *MESSAGE_HOOKS)
         self._hooks = [module.__dict__[name] for module in modules for name in names if name in module.__dict__]
 
     def is_current(self, modules: Sequence[nn.Module]) -> bool:
         """Whether these are the same modules, nothing of them has been replaced, and none has a hook."""
-        known = [reference() for reference in self._modules]
-        if len(modules) != len(known) or not all(map(is_, modules, known)) or any(self._hooks):
+        if len(modules) != len(self._modules) or any(self._hooks):
+            return False
+        if not all(map(is_, modules, [reference() for reference in self._modules])):
             return False
         members = _members(modules)
         return (
             len(members) == len(self._members)
             and all(map(is_, members, self._members))
-            and self._read_options(modules) == self._values
+            and self._read_state(modules) == self._state
         )
 
-    def _read_options(self, modules: Sequence[nn.Module]) -> list[object]:
-        return [
-            (len(module.__dict__), get(module.__dict__)) for module, get in zip(modules, self._options, strict=True)
-        ]
-
-
-def _option_getter(module: nn.Module) -> itemgetter[object]:
-    """Reads all attributes that can be compared: numbers, strings, and the dictionaries of hooks by identity."""
-    return itemgetter(*(name for name, value in module.__dict__.items() if isinstance(value, COMPARABLE)))
+    def _read_state(self, modules: Sequence[nn.Module]) -> list[object]:
+        """Values of the options, and numbers of attributes: a method replaced on an instance is a new attribute."""
+        attributes = [module.__dict__ for module in modules]
+        read = self._read
+        return [*map(len, attributes), *[read(attributes[i]) for i in self._indices]]
 
 
 def _members(modules: Sequence[nn.Module]) -> list[object]:
     members: list[object] = []
     for module in modules:
-        members += module._parameters.values()
-        members += module._modules.values()
+        if module._parameters:
+            members += module._parameters.values()
+        if module._modules:
+            members += module._modules.values()
     return members
