@@ -1,5 +1,6 @@
 """Ranks that die, hang or are interrupted, and jobs that torchrun restarts."""
 
+import io
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ import torch
 
 import equipoise as eq
 from equipoise.errors import DistributedError
+from equipoise.experiments.checkpoint import DIGITS, HEADER
 from equipoise.training.loop import train
 from tests.distributed.ranks import run_ranks
 from tests.distributed.splitting import owners, random_graph, split
@@ -113,7 +115,8 @@ def test_a_restarted_job_continues_with_the_same_numbers(folder):
     def has_epochs():
         if not checkpoint.exists():
             return False
-        state = torch.load(checkpoint, weights_only=True)["state"]
+        content = io.BytesIO(checkpoint.read_bytes()[len(HEADER) + DIGITS + 1 :])
+        state = torch.load(content, weights_only=True)["state"]
         return len(state["history"]["loss"]) >= 20
 
     wait_for(has_epochs)
