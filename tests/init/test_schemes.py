@@ -186,6 +186,7 @@ def test_invalid_arguments():
     )
     assert_raises_and_unchanged(stack("gcn"), ChoiceError, "unknown direction", direction="backward")
     assert_raises_and_unchanged(stack("gcn"), BalanceError, "beta must be", beta=-1.0)
+    assert_raises_and_unchanged(stack("gcn"), BalanceError, "beta must be", beta=float("inf"))
     assert_raises_and_unchanged(stack("gcn"), BalanceError, "beta must be", beta=torch.ones(3))
 
 
@@ -201,3 +202,9 @@ def test_inputs_without_values_are_named():
     model = stack("gatv2", 3)
     with pytest.raises(ForwardError, match="device meta"):
         initialize_(model, "bal-o", inputs=(x.to("meta"), edge_index))
+
+
+def test_layer_without_neurons_is_named():
+    model = nn.Sequential(nn.Linear(3, 0), nn.ReLU(), nn.Linear(0, 2))
+    with pytest.raises(BalanceError, match=r"no neurons(.|\n)*where: +0"):
+        initialize_(model, "bal-o")

@@ -105,11 +105,11 @@ def assign_(values: ParameterValues) -> None:
 
 
 def initial_norms(beta: float | Tensor, neurons: int) -> Tensor:
-    """Return β for each neuron; raise a :class:`BalanceError` if it is not positive or has another shape."""
+    """Return β for each neuron; raise a :class:`BalanceError` if it is not positive and finite or has another shape."""
     norms = torch.as_tensor(beta, dtype=torch.float64).cpu()
-    if norms.shape not in ((), (neurons,)) or not bool((norms > 0).all()):
+    if norms.shape not in ((), (neurons,)) or not bool(((norms > 0) & norms.isfinite()).all()):
         raise BalanceError(
-            f"beta must be a positive number, or a tensor of {neurons} positive numbers",
+            f"beta must be a positive, finite number, or a tensor of {neurons} such numbers",
             where=f"beta of shape {tuple(norms.shape)}",
         )
     return norms.expand(neurons)
@@ -118,6 +118,8 @@ def initial_norms(beta: float | Tensor, neurons: int) -> Tensor:
 def _rows_by_neuron(layer: Layer, values: ParameterValues) -> Tensor:
     """Return the feature weights as (averaged heads, neurons, input features)."""
     W = values[layer.roles.features[0]]
+    if not layer.roles.width_out:
+        raise BalanceError("the layer has no neurons", where=layer.name, remedy="give it at least one output channel")
     return W.reshape(-1, layer.roles.width_out, W.shape[1])
 
 

@@ -224,7 +224,7 @@ class ForwardPasses:
 
 def select_features(model: nn.Module, x: Tensor, sparse: bool | None = None) -> Tensor:
     """Return the features as a sparse CSR tensor or unchanged; see ``sparse_features`` of :func:`train`."""
-    if x.layout != torch.strided:
+    if x.layout != torch.strided or x.is_nested:
         return x
     if sparse is None:
         sparse = (
