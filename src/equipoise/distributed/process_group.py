@@ -13,6 +13,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 
 from equipoise.errors import DistributedError
 
@@ -55,13 +56,24 @@ def join_process_group(rank: int, parts: int, *, timeout: float = TIMEOUT) -> No
         _check_size(int(os.environ["WORLD_SIZE"]), parts)
         _choose_interface(os.environ["MASTER_ADDR"])
         with connection_errors():
-            dist.init_process_group("gloo", timeout=timedelta(seconds=timeout))
+            _init_gloo(timedelta(seconds=timeout))
     _check_size(dist.get_world_size(), parts)
     if dist.get_rank() != rank:
         raise DistributedError(
             f"this process has rank {dist.get_rank()}, but its part is that of rank {rank}",
             remedy="load the part of this rank: load_part(folder)",
         )
+
+
+def _init_gloo(timeout: timedelta) -> None:
+    """Initialise the group under keys of this attempt: torchrun keeps its store when it restarts the ranks.
+
+    Without them, a restarted rank may find the address of a rank of the previous attempt, and wait for it.
+    """
+    store, rank, size = next(rendezvous("env://", timeout=timeout))
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    prefixed = dist.PrefixStore(f"equipoise/attempt_{attempt}", store)  # type: ignore[attr-defined]  # not in __all__
+    dist.init_process_group("gloo", store=prefixed, rank=rank, world_size=size, timeout=timeout)
 
 
 def _check_size(processes: int, parts: int) -> None:
