@@ -14,12 +14,14 @@ import numpy as np
 from equipoise.kernels.jit import jit_inline
 from equipoise.kernels.simd import (
     any_nonzero,
+    at,
     broadcast,
     clamp_negative,
     fast_exp,
     horizontal_sum,
     load,
     num_blocks,
+    put,
     store,
     where_positive,
 )
@@ -52,25 +54,25 @@ def softmax_and_sum(lo: int, hi: int, edges: Any, z: Any, coefficients: Any, out
     for k in range(len(scores)):
         scores[k] = fast_exp(scores[k])
     for i in range(lo, hi):
-        v = order[i]
+        v = at(order, i)
         for h in range(H):
             norm = alpha.dtype.type(0)
-            for k in range(ptr[v], ptr[v + 1]):
-                norm += alpha[k * H + h]
+            for k in range(at(ptr, v), at(ptr, v + 1)):
+                norm += at(alpha, k * H + h)
             scale = alpha.dtype.type(1) / norm  # infinite for a node without edges, but unused
-            for k in range(ptr[v], ptr[v + 1]):
-                alpha[k * H + h] *= scale
+            for k in range(at(ptr, v), at(ptr, v + 1)):
+                put(alpha, k * H + h, at(alpha, k * H + h) * scale)
     if len(dropout_mask):
-        for k in range(ptr[lo] * H, ptr[hi] * H):
-            weight[k] = alpha[k] * dropout_mask[k]
+        for k in range(at(ptr, lo) * H, at(ptr, hi) * H):
+            put(weight, k, at(alpha, k) * at(dropout_mask, k))
     for i in range(lo, hi):
-        v = order[i]
+        v = at(order, i)
         for h in range(H):
             for b in range(num_blocks(blocks)):
                 c = (h * num_blocks(blocks) + b) * len(width)
                 acc = broadcast(z, 0, width)
-                for k in range(ptr[v], ptr[v + 1]):
-                    acc = acc + broadcast(z, weight[k * H + h], width) * load(z, src[k] * row + c, width)
+                for k in range(at(ptr, v), at(ptr, v + 1)):
+                    acc = acc + broadcast(z, at(weight, k * H + h), width) * load(z, at(src, k) * row + c, width)
                 store(out, v * row + c, clamp_negative(acc) if relu else acc)
 
 
@@ -83,8 +85,8 @@ def negative_infinity(like: Any) -> Any:
 @jit_inline
 def subtract_max(v: int, h: int, ptr: Any, alpha: Any, max_score: Any, H: int) -> None:
     """Subtract a node's largest score from all of its scores."""
-    for k in range(ptr[v], ptr[v + 1]):
-        alpha[k * H + h] -= max_score
+    for k in range(at(ptr, v), at(ptr, v + 1)):
+        put(alpha, k * H + h, at(alpha, k * H + h) - max_score)
 
 
 @jit_inline
@@ -121,6 +123,10 @@ def score_backward(v: int, h: int, edges: Any, z: Any, coefficients: Any, output
     offset = (v * H + h) * C
     first = load(dout, offset, blocks[0])
     D = dot(first, dout, offset, out, offset, blocks)
-    for k in range(ptr[v], ptr[v + 1]):
-        dalpha = dot(first, dout, offset, z, (src[k] * H + h) * C, blocks)
-        dscore[k * H + h] = alpha[k * H + h] * ((dalpha * dropout_mask[k * H + h] if len(dropout_mask) else dalpha) - D)
+    for k in range(at(ptr, v), at(ptr, v + 1)):
+        dalpha = dot(first, dout, offset, z, (at(src, k) * H + h) * C, blocks)
+        put(
+            dscore,
+            k * H + h,
+            at(alpha, k * H + h) * ((dalpha * at(dropout_mask, k * H + h) if len(dropout_mask) else dalpha) - D),
+        )

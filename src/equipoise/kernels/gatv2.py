@@ -18,7 +18,7 @@ from equipoise.kernels.attention import (
 )
 from equipoise.kernels.csr import CHUNK
 from equipoise.kernels.jit import jit
-from equipoise.kernels.simd import broadcast, horizontal_sum, load, num_blocks, prefetch, store, where_positive
+from equipoise.kernels.simd import at, broadcast, horizontal_sum, load, num_blocks, prefetch, put, store, where_positive
 
 
 @jit
@@ -31,21 +31,21 @@ def forward(lo: int, hi: int, edges: Any, inputs: Any, coefficients: Any, out: A
     for chunk_lo in range(lo, hi, CHUNK):
         chunk_hi = min(chunk_lo + CHUNK, hi)
         for i in range(chunk_lo, chunk_hi):
-            v = order[i]
+            v = at(order, i)
             for h in range(H):
                 c = h * num_blocks(blocks) * len(width)
                 a, target_v, max_score = load(att, c, width), load(target, v * row + c, width), negative_infinity(alpha)
-                for k in range(ptr[v], ptr[v + 1]):
+                for k in range(at(ptr, v), at(ptr, v + 1)):
                     if k + PREFETCH_DISTANCE < len(src):
-                        prefetch(source, src[k + PREFETCH_DISTANCE] * row + c, width)
-                    t = load(source, src[k] * row + c, width) + target_v
+                        prefetch(source, at(src, k + PREFETCH_DISTANCE) * row + c, width)
+                    t = load(source, at(src, k) * row + c, width) + target_v
                     acc = a * where_positive(t, t, slopes * t)
                     for b in range(1, num_blocks(blocks)):
                         d = c + b * len(width)
-                        t = load(source, src[k] * row + d, width) + load(target, v * row + d, width)
+                        t = load(source, at(src, k) * row + d, width) + load(target, v * row + d, width)
                         acc = acc + load(att, d, width) * where_positive(t, t, slopes * t)
                     score = horizontal_sum(acc)
-                    alpha[k * H + h] = score
+                    put(alpha, k * H + h, score)
                     max_score = score if score > max_score else max_score
                 subtract_max(v, h, ptr, alpha, max_score, H)
         softmax_and_sum(chunk_lo, chunk_hi, edges, source, coefficients, out, relu, shape)
@@ -70,10 +70,10 @@ def backward_targets(
     width, C = blocks[0], num_blocks(blocks) * len(blocks[0])
     row = H * C
     for i in range(lo, hi):
-        v = order[i]
+        v = at(order, i)
         for h in range(H):
-            active[v * H + h] = relu_backward((v * H + h) * C, output, blocks)
-            if not active[v * H + h]:
+            put(active, v * H + h, relu_backward((v * H + h) * C, output, blocks))
+            if not at(active, v * H + h):
                 for b in range(num_blocks(blocks)):
                     store(dtarget, v * row + h * C + b * len(width), broadcast(att, 0, width))
                 continue
@@ -81,9 +81,9 @@ def backward_targets(
             for b in range(num_blocks(blocks)):
                 c = h * C + b * len(width)
                 acc, da, target_v = broadcast(att, 0, width), load(datt, c, width), load(target, v * row + c, width)
-                for k in range(ptr[v], ptr[v + 1]):
-                    d = dscore[k * H + h]
-                    t = load(source, src[k] * row + c, width) + target_v
+                for k in range(at(ptr, v), at(ptr, v + 1)):
+                    d = at(dscore, k * H + h)
+                    t = load(source, at(src, k) * row + c, width) + target_v
                     dt = where_positive(t, broadcast(att, d, width), broadcast(att, slope * d, width))
                     acc = acc + dt
                     da = da + dt * t
@@ -109,19 +109,19 @@ def backward_sources(
     source, target, _, att, slope = inputs
     width, row = blocks[0], H * num_blocks(blocks) * len(blocks[0])
     for i in range(lo, hi):
-        u = order[i]
-        for h in range(H if reachable[u] else 0):
+        u = at(order, i)
+        for h in range(H if at(reachable, u) else 0):
             for b in range(num_blocks(blocks)):
                 c = (h * num_blocks(blocks) + b) * len(width)
                 source_u, acc, dt = load(source, u * row + c, width), broadcast(att, 0, width), broadcast(att, 0, width)
-                for k in range(ptr[u], ptr[u + 1]):
-                    if active[dst[k] * H + h]:
-                        e, offset = position[k] * H + h, dst[k] * row + c
+                for k in range(at(ptr, u), at(ptr, u + 1)):
+                    if at(active, at(dst, k) * H + h):
+                        e, offset = at(position, k) * H + h, at(dst, k) * row + c
                         t = source_u + load(target, offset, width)
                         dt = dt + where_positive(
-                            t, broadcast(att, dscore[e], width), broadcast(att, slope * dscore[e], width)
+                            t, broadcast(att, at(dscore, e), width), broadcast(att, slope * at(dscore, e), width)
                         )
-                        acc = acc + broadcast(att, weight[e], width) * load(dout, offset, width)
+                        acc = acc + broadcast(att, at(weight, e), width) * load(dout, offset, width)
                 acc = acc + dt * load(att, c, width)
                 store(dsource, u * row + c, load(dsource, u * row + c, width) + acc)
 
@@ -134,14 +134,14 @@ def backward_scores(
     (H, blocks), (ptr, _, _, order), (dscore, active) = shape, edges, scores
     C = num_blocks(blocks) * len(blocks[0])
     for i in range(lo, hi):
-        v = order[i]
+        v = at(order, i)
         for h in range(H):
-            active[v * H + h] = relu_backward((v * H + h) * C, output, blocks)
-            if active[v * H + h]:
+            put(active, v * H + h, relu_backward((v * H + h) * C, output, blocks))
+            if at(active, v * H + h):
                 score_backward(v, h, edges, z, coefficients, output, dscore, shape)
             else:
-                for k in range(ptr[v], ptr[v + 1]):
-                    dscore[k * H + h] = 0
+                for k in range(at(ptr, v), at(ptr, v + 1)):
+                    put(dscore, k * H + h, 0)
 
 
 @jit
@@ -169,7 +169,7 @@ def backward_symmetric(
     width, C = blocks[0], num_blocks(blocks) * len(blocks[0])
     row = H * C
     for i in range(lo, hi):
-        v = order[i]
+        v = at(order, i)
         for h in range(H):
             for b in range(num_blocks(blocks)):
                 c = h * C + b * len(width)
@@ -179,13 +179,13 @@ def backward_symmetric(
                     load(datt, c, width),
                     load(z, v * row + c, width),
                 )
-                for k in range(ptr[v], ptr[v + 1] if reachable[v] else ptr[v]):
-                    reverse, offset = position[k] * H + h, src[k] * row + c
-                    d = dscore[k * H + h] + dscore[reverse]
+                for k in range(at(ptr, v), at(ptr, v + 1) if at(reachable, v) else at(ptr, v)):
+                    reverse, offset = at(position, k) * H + h, at(src, k) * row + c
+                    d = at(dscore, k * H + h) + at(dscore, reverse)
                     t = z_v + load(z, offset, width)
                     dt = where_positive(t, broadcast(att, d, width), broadcast(att, slope * d, width))
                     from_score = from_score + dt
                     da = da + dt * t
-                    from_sum = from_sum + broadcast(att, weight[reverse], width) * load(dout, offset, width)
+                    from_sum = from_sum + broadcast(att, at(weight, reverse), width) * load(dout, offset, width)
                 store(datt, c, da)
                 store(dz, v * row + c, from_sum + from_score * load(att, c, width))

@@ -57,7 +57,8 @@ def entry_point(kernel: Any, *arguments: Any) -> Callable[..., Any]:
     key = (kernel, *(_type_key(argument) for argument in arguments))
     if key not in _ENTRY_POINTS:
         signature = tuple(typeof(argument) for argument in arguments)
-        kernel.compile(signature)
+        with compilation_notice():
+            kernel.compile(signature)
         _ENTRY_POINTS[key] = kernel.overloads[signature].entry_point
     return _ENTRY_POINTS[key]
 

@@ -33,15 +33,16 @@ Width = tuple[None, ...]  # a vector width, as a tuple of that length
 Blocks = tuple[Width, ...] | tuple[Width, int]
 
 
-def vector_blocks(channels: int, dtype: Any) -> Blocks:
+def vector_blocks(channels: int, dtype: Any, avx2_bytes: int = 128) -> Blocks:
     """Split channels into equal blocks of one SIMD vector each.
 
     The width is the largest power of two that divides the channels and leaves registers for the other values that a
-    kernel holds.
+    kernel holds: 256 bytes with AVX-512.
 
     Args:
         channels: a multiple of ``MIN_WIDTH``.
         dtype: of the features.
+        avx2_bytes: maximum width of a vector without AVX-512, whose registers are half as wide and half as many.
 
     Returns:
         The width once per block, up to ``MAX_UNROLLED`` blocks: a compile-time count. Otherwise the width and a runtime
@@ -53,7 +54,7 @@ def vector_blocks(channels: int, dtype: Any) -> Blocks:
         >>> vector_blocks(8 * 37, "f4")[1]
         37
     """
-    block_bytes = 256 if has_avx512() else 128
+    block_bytes = 256 if has_avx512() else avx2_bytes
     lanes = block_bytes // np.dtype(dtype).itemsize
     while channels % lanes:
         lanes //= 2
@@ -179,6 +180,33 @@ def store(typing: Any, array: Any, offset: Any, value: Any) -> Any:
         instruction.align = sig.args[0].dtype.bitwidth // 8
 
     return types.void(array, types.intp, value), generate
+
+
+@vector_intrinsic
+def at(typing: Any, array: Any, offset: Any) -> Any:
+    """``array[offset]`` of a flat array. Numba's own indexing first tests whether the index is negative."""
+    del typing, offset
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        model = context.data_model_manager[sig.return_type]
+        return model.from_data(
+            builder, builder.load(_address(context, builder, sig.args[0], args[0], args[1], model.get_data_type()))
+        )
+
+    return array.dtype(array, types.intp), generate
+
+
+@vector_intrinsic
+def put(typing: Any, array: Any, offset: Any, number: Any) -> Any:
+    """``array[offset] = number`` of a flat array, without a test for a negative index."""
+    del typing, offset, number
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> None:
+        model = context.data_model_manager[sig.args[2]]
+        address = _address(context, builder, sig.args[0], args[0], args[1], model.get_data_type())
+        builder.store(model.as_data(builder, args[2]), address)
+
+    return types.void(array, types.intp, array.dtype), generate
 
 
 @vector_intrinsic

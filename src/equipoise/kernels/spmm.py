@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from equipoise.kernels.jit import jit
-from equipoise.kernels.simd import broadcast, horizontal_sum, load, num_blocks, store
+from equipoise.kernels.simd import at, broadcast, horizontal_sum, load, num_blocks, store
 
 
 @jit
@@ -20,9 +20,9 @@ def spmm(lo: int, hi: int, edges: Any, weight: Any, z: Any, out: Any, blocks: An
         for b in range(num_blocks(blocks)):
             c = b * len(width)
             acc = broadcast(z, 0, width)
-            for k in range(ptr[v], ptr[v + 1]):
-                w = weight[position[k]] if len(position) else weight[k]
-                acc = acc + broadcast(z, w, width) * load(z, neighbour[k] * row + c, width)
+            for k in range(at(ptr, v), at(ptr, v + 1)):
+                w = at(weight, at(position, k)) if len(position) else at(weight, k)
+                acc = acc + broadcast(z, w, width) * load(z, at(neighbour, k) * row + c, width)
             store(out, v * row + c, acc)
 
 
@@ -32,9 +32,9 @@ def edge_dot(lo: int, hi: int, edges: Any, target: Any, source: Any, out: Any, b
     ptr, src, _, _ = edges
     width, row = blocks[0], num_blocks(blocks) * len(blocks[0])
     for v in range(lo, hi):
-        for k in range(ptr[v], ptr[v + 1]):
+        for k in range(at(ptr, v), at(ptr, v + 1)):
             acc = broadcast(source, 0, width)
             for b in range(num_blocks(blocks)):
                 c = b * len(width)
-                acc = acc + load(target, v * row + c, width) * load(source, src[k] * row + c, width)
+                acc = acc + load(target, v * row + c, width) * load(source, at(src, k) * row + c, width)
             out[k] = horizontal_sum(acc)

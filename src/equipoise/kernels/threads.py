@@ -23,6 +23,7 @@ from equipoise.kernels.arguments import Edges
 from equipoise.kernels.csr import CHUNK
 
 MIN_PARALLEL_EDGES = 50_000  # below this, one thread finishes before a second one has started
+MIN_PARALLEL_PRODUCT = 2**23  # multiplications of a matrix product, for the same reason
 RANGES_PER_THREAD = 4  # a thread that is preempted leaves its remaining ranges to the others
 
 Range = tuple[int, int]  # of nodes
@@ -59,6 +60,15 @@ def node_ranges(ptr: NDArray[np.int64]) -> list[tuple[int, int]]:
     return split_nodes(ptr, RANGES_PER_THREAD * threads)
 
 
+def row_ranges(rows: int, row_size: int) -> list[tuple[int, int]]:
+    """Ranges of rows of a matrix product that takes ``row_size`` multiplications per row."""
+    threads = torch.get_num_threads()
+    if threads == 1 or rows * row_size < MIN_PARALLEL_PRODUCT:
+        return [(0, rows)]
+    count = RANGES_PER_THREAD * threads
+    return [(lo, hi) for lo, hi in pairwise(rows * k // count for k in range(count + 1)) if lo < hi]
+
+
 def run_kernel(kernel: Callable[..., None], edges: Edges, *arguments: Any) -> None:
     """Call ``kernel(lo, hi, edges, *arguments)`` on ranges that cover all nodes.
 
@@ -73,13 +83,12 @@ def run_kernel(kernel: Callable[..., None], edges: Edges, *arguments: Any) -> No
     run_ranges(kernel, node_ranges(edges.ptr), edges, *arguments)
 
 
-def run_ranges(kernel: Callable[..., None], ranges: Sequence[Range], edges: Edges, *arguments: Any) -> None:
-    """Call ``kernel(lo, hi, edges, *arguments)`` on given ranges, in parallel if torch uses several threads.
+def run_ranges(kernel: Callable[..., None], ranges: Sequence[Range], *arguments: Any) -> None:
+    """Call ``kernel(lo, hi, *arguments)`` on given ranges, in parallel if torch uses several threads.
 
     Args:
         kernel: see :func:`run_kernel`.
-        ranges: disjoint ranges of nodes, each of whole chunks.
-        edges: the edges.
+        ranges: disjoint ranges of rows; of nodes, each of whole chunks.
         arguments: further arguments of the kernel.
 
     Raises:
@@ -87,7 +96,7 @@ def run_ranges(kernel: Callable[..., None], ranges: Sequence[Range], edges: Edge
     """
     if len(ranges) == 1 or torch.get_num_threads() == 1:
         for lo, hi in ranges:
-            kernel(lo, hi, edges, *arguments)
+            kernel(lo, hi, *arguments)
         return
     remaining, errors = iter(ranges), []
 
@@ -95,7 +104,7 @@ def run_ranges(kernel: Callable[..., None], ranges: Sequence[Range], edges: Edge
         # Every free thread takes the next range, so all ranges run even if OpenMP starts fewer threads.
         for lo, hi in _take(remaining):
             try:
-                kernel(lo, hi, edges, *arguments)
+                kernel(lo, hi, *arguments)
             except Exception as error:
                 errors.append(error)
 

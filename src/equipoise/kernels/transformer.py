@@ -11,7 +11,7 @@ from typing import Any
 from equipoise.kernels.attention import dot, negative_infinity, softmax_and_sum, subtract_max
 from equipoise.kernels.csr import CHUNK
 from equipoise.kernels.jit import jit
-from equipoise.kernels.simd import broadcast, load, num_blocks, store
+from equipoise.kernels.simd import at, broadcast, load, num_blocks, put, store
 
 
 @jit
@@ -23,13 +23,13 @@ def forward(lo: int, hi: int, edges: Any, inputs: Any, coefficients: Any, out: A
     for chunk_lo in range(lo, hi, CHUNK):
         chunk_hi = min(chunk_lo + CHUNK, hi)
         for i in range(chunk_lo, chunk_hi):
-            v = order[i]
+            v = at(order, i)
             for h in range(H):
                 offset = (v * H + h) * C
                 first, max_score = load(query, offset, blocks[0]), negative_infinity(alpha)
-                for k in range(ptr[v], ptr[v + 1]):
-                    score = scale * dot(first, query, offset, key, (src[k] * H + h) * C, blocks)
-                    alpha[k * H + h] = score
+                for k in range(at(ptr, v), at(ptr, v + 1)):
+                    score = scale * dot(first, query, offset, key, (at(src, k) * H + h) * C, blocks)
+                    put(alpha, k * H + h, score)
                     max_score = score if score > max_score else max_score
                 subtract_max(v, h, ptr, alpha, max_score, H)
         softmax_and_sum(chunk_lo, chunk_hi, edges, value, coefficients, out, relu, shape)
@@ -42,14 +42,16 @@ def backward_targets(lo: int, hi: int, edges: Any, inputs: Any, scores: Any, dqu
     width, C = blocks[0], num_blocks(blocks) * len(blocks[0])
     key, scale = inputs.key, inputs.scale
     for i in range(lo, hi):
-        v = order[i]
+        v = at(order, i)
         for h in range(H):
-            last = ptr[v + 1] if active[v * H + h] else ptr[v]
+            last = at(ptr, v + 1) if at(active, v * H + h) else at(ptr, v)
             for b in range(num_blocks(blocks)):
                 c = b * len(width)
                 acc = broadcast(key, 0, width)
-                for k in range(ptr[v], last):
-                    acc = acc + broadcast(key, dscore[k * H + h], width) * load(key, (src[k] * H + h) * C + c, width)
+                for k in range(at(ptr, v), last):
+                    acc = acc + broadcast(key, at(dscore, k * H + h), width) * load(
+                        key, (at(src, k) * H + h) * C + c, width
+                    )
                 store(dquery, (v * H + h) * C + c, broadcast(key, scale, width) * acc)
 
 
@@ -62,15 +64,15 @@ def backward_sources(
     width, C = blocks[0], num_blocks(blocks) * len(blocks[0])
     query, scale = inputs.query, inputs.scale
     for i in range(lo, hi):
-        u = order[i]
+        u = at(order, i)
         for h in range(H):
             for b in range(num_blocks(blocks)):
                 c = b * len(width)
                 key_sum, value_sum = broadcast(query, 0, width), broadcast(query, 0, width)
-                for k in range(ptr[u], ptr[u + 1]):
-                    target, edge = dst[k] * H + h, position[k] * H + h
-                    if active[target]:
-                        d, w = broadcast(query, dscore[edge], width), broadcast(query, weight[edge], width)
+                for k in range(at(ptr, u), at(ptr, u + 1)):
+                    target, edge = at(dst, k) * H + h, at(position, k) * H + h
+                    if at(active, target):
+                        d, w = broadcast(query, at(dscore, edge), width), broadcast(query, at(weight, edge), width)
                         key_sum = key_sum + d * load(query, target * C + c, width)
                         value_sum = value_sum + w * load(dout, target * C + c, width)
                 store(dkey, (u * H + h) * C + c, broadcast(query, scale, width) * key_sum)

@@ -21,13 +21,14 @@ from torch_geometric.nn.dense.linear import Linear
 from equipoise.distributed.graph import DistributedGraph
 from equipoise.kernels.csr import CSRGraph
 from equipoise.kernels.simd import padded_channels
+from equipoise.nn.dense_product import multiply
 from equipoise.nn.dispatch import GRAPH_CACHE, fallback_reason, layer_reason
 from equipoise.nn.fused_convs import FusedGATv2Conv, can_fuse_relu
 from equipoise.nn.hooks import AttentionCoefficients, has_hooks, observers_of
 from equipoise.nn.module_snapshot import ModuleSnapshot
 from equipoise.nn.second_order import differentiable_gradients, gatv2_scores, softmax_and_sum
 from equipoise.nn.sparse_linear import FeatureMatrix
-from equipoise.nn.workspace import LayerPlan, Lease, StackPlan, Workspace, plan_for
+from equipoise.nn.workspace import Lease, StackPlan, Workspace, plan_for
 
 # Called with the layer's index, its input (None for the stack's own), its output and its coefficients.
 LayerCallback = Callable[[int, Tensor | None, Tensor, Tensor], None]
@@ -129,7 +130,7 @@ class _FusedStack(Function):
             lease = Lease(plan.take(graph, inference=not any(ctx.needs_input_grad)), reusable=True)
         else:  # observers may keep what they see
             lease = Lease(Workspace(plan, graph, inference=False), reusable=False)
-        plan.update_padding()
+        plan.update_copies()
         out = _run_layers(plan, features, lease.workspace, callback)
         ctx.plan, ctx.features, ctx.lease = plan, features, lease
         # Saving the features lets autograd notice that they were modified in place before the backward pass.
@@ -147,18 +148,19 @@ class _FusedStack(Function):
             return None, None, None, None, *differentiable_gradients(forward, inputs, grad)
         if workspace.overwritten:  # by an earlier backward pass with retain_graph=True
             _run_layers(plan, features, workspace)
-        arrays, outputs = workspace.begin_backward(overwrite=ctx.lease.reusable), workspace.outputs
+        arrays = workspace.begin_backward(overwrite=ctx.lease.reusable)
         gradients: list[Tensor] = []
         for index in reversed(range(len(plan.layers))):
-            layer, h = plan.layers[index], outputs[index - 1] if index else None
             if not workspace.save_products:
-                _project(features, h, layer, workspace.products[index])
+                workspace.project(index, features)
             dproduct = workspace.attend_backward(index, grad)
-            gradients.append(features.weight_gradient(dproduct) if h is None else torch.mm(arrays.transposed[index], h))
             if index:
-                grad = torch.mm(dproduct, layer.weight, out=arrays.grads[index - 1])
-            elif needs_dx:
-                grad = torch.mm(dproduct, layer.weight)
+                gradients.append(arrays.weight_gradients[index - 1]())
+                arrays.input_gradients[index - 1]()
+                grad = arrays.grads[index - 1]
+            else:
+                gradients.append(features.weight_gradient(dproduct))
+                grad = multiply(dproduct, plan.layers[0].weight) if needs_dx else grad
         gradients.reverse()
         datt = arrays.attention_gradients(plan.layers, workspace.graph.symmetric)
         gradients[-1], datt[-1] = (
@@ -173,22 +175,14 @@ def _run_layers(
     plan: StackPlan, features: FeatureMatrix, workspace: Workspace, callback: LayerCallback | None = None
 ) -> Tensor:
     h: Tensor | None = None
-    for index, layer in enumerate(plan.layers):
-        _project(features, h, layer, workspace.products[index])
+    for index in range(len(plan.layers)):
+        workspace.project(index, features)
         layer_input, h = h, workspace.attend(index)
         if callback is not None:
             callback(index, layer_input, h, torch.from_numpy(workspace.alphas[index]))
     workspace.overwritten = False
     assert h is not None  # a stack has at least one layer
     return h
-
-
-def _project(features: FeatureMatrix, h: Tensor | None, layer: LayerPlan, out: Tensor) -> None:
-    """Write h Wᵀ, or x Wᵀ for the first layer, to ``out``."""
-    if h is None:
-        features.product(layer.weight, out=out)
-    else:
-        torch.mm(h, layer.transposed, out=out)
 
 
 def _differentiable_forward(

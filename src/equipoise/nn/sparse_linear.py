@@ -13,6 +13,8 @@ from torch_geometric.nn.dense.linear import Linear
 from equipoise.errors import GraphError
 from equipoise.kernels.csr import CSRGraph, build_matrix
 from equipoise.kernels.graph_cache import GraphCache
+from equipoise.nn.dense_product import can_multiply, multiply, multiply_transposed, weight_gradient
+from equipoise.nn.dense_product import linear as dense_linear
 from equipoise.nn.hooks import has_hooks
 from equipoise.nn.sparse_product import compile_sparse_kernels, spmm, weighted_sum
 
@@ -57,18 +59,28 @@ class FeatureMatrix:
                 remedy="build the layer with in_channels=x.shape[1]",
             )
 
-    def product(self, W: Tensor, out: Tensor | None = None) -> Tensor:
-        """x Wᵀ, written to ``out`` if given."""
+    def product(self, W: Tensor, *, transposed: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+        """x Wᵀ.
+
+        Args:
+            W: (outputs, features).
+            transposed: a contiguous copy of Wᵀ, if the caller has one.
+            out: where to write the product; a new tensor by default.
+
+        Returns:
+            (nodes, outputs).
+        """
         if self.dense:
-            return torch.mm(self.x.detach(), W.t(), out=out)
+            x = self.x.detach()
+            return multiply_transposed(x, W, out=out) if transposed is None else multiply(x, transposed, out=out)
         self._check_width(W)
         compile_sparse_kernels(W.dtype, W.shape[0])
-        return spmm(self.pattern.by_target, self.values, W.t(), out=out)
+        return spmm(self.pattern.by_target, self.values, W.t() if transposed is None else transposed, out=out)
 
     def weight_gradient(self, dz: Tensor) -> Tensor:
         """dzᵀ x, the gradient of W for the gradient dz of the product."""
         if self.dense:
-            return dz.t() @ self.x
+            return weight_gradient(dz, self.x.detach())
         transposed = spmm(self.pattern.by_source, self.values, dz)
         # In the layout of the parameter: autograd would copy any other, at twice the cost of NumPy's copy.
         return torch.from_numpy(np.ascontiguousarray(transposed.numpy().T))
@@ -76,11 +88,16 @@ class FeatureMatrix:
 
 def linear(lin: Linear, x: Tensor) -> Tensor:
     """x Wᵀ + b of dense or sparse features."""
-    if x.layout not in SPARSE_LAYOUTS or has_hooks(lin):  # also a lazy module before its first call
+    sparse = x.layout in SPARSE_LAYOUTS
+    if has_hooks(lin) or not (sparse or _runs_on_kernels(lin, x)):  # also a lazy module before its first call
         out: Tensor = lin(x)
         return out
-    out = FeatureMatrix(x).linear(lin.weight)
+    out = FeatureMatrix(x).linear(lin.weight) if sparse else dense_linear(x, lin.weight)
     return out if lin.bias is None else out + lin.bias
+
+
+def _runs_on_kernels(lin: Linear, x: Tensor) -> bool:
+    return type(lin) is Linear and not torch.compiler.is_compiling() and can_multiply(x, lin.weight)
 
 
 def check_sparse(x: Tensor) -> None:

@@ -24,16 +24,16 @@ from equipoise.kernels.arguments import Coefficients, GATv2Inputs, HeadShape, Ou
 from equipoise.kernels.csr import CSRGraph, mark_reachable
 from equipoise.kernels.jit import entry_point
 from equipoise.kernels.simd import padded_channels
-from equipoise.kernels.threads import node_ranges
+from equipoise.kernels.threads import Task, node_ranges
 from equipoise.nn.autograd import compile_attention_kernels
+from equipoise.nn.dense_product import multiply_task, weight_gradient_task
 from equipoise.nn.kernel_arrays import Array, cached_blocks
 from equipoise.nn.launch import GATv2Gradients, KernelCall, PartialSums, gatv2_backward_calls
+from equipoise.nn.sparse_linear import FeatureMatrix
 
 MAX_SAVED_BYTES = 2**24  # larger products x Wᵀ are recomputed in the backward pass, cheap compared with its edges
-MAX_POOLED_BYTES = 2**26  # larger workspaces are freed, not kept for the next pass
+MAX_POOLED_BYTES = 2**28  # larger workspaces are freed, not kept for the next pass
 MAX_POOLED = 2  # the previous pass is often still alive during the next one
-
-Task = Callable[[], None]
 
 
 class LayerPlan(NamedTuple):
@@ -41,7 +41,7 @@ class LayerPlan(NamedTuple):
 
     Attributes:
         weight: the matrix, (width, inputs), a view of the parameter or, if it needs padding, a copy.
-        transposed: its transpose.
+        transposed: its transpose, a contiguous copy.
         att: the attention vector, flat.
         width: heads · channels, padded.
         shape: heads and channels.
@@ -74,6 +74,7 @@ class StackPlan:
         self.layers = [_plan_layer(conv, dtype, relu=conv is not convs[-1]) for conv in convs]
         self.max_width = max(layer.width for layer in self.layers)
         self.max_heads = max(layer.shape.heads for layer in self.layers)
+        self._transposes = [(layer.transposed.numpy(), layer.weight.numpy().T) for layer in self.layers]
         self.pool: list[Workspace] = []
 
     def is_valid(self, convs: Sequence[Any], dtype: torch.dtype) -> bool:
@@ -87,12 +88,14 @@ class StackPlan:
             and self.slopes == [conv.__dict__["negative_slope"] for conv in convs]
         )
 
-    def update_padding(self) -> None:
-        """Copy the current weights of the last layer, if their channels are padded; other layers are views."""
+    def update_copies(self) -> None:
+        """Copy the current weights where a layer does not use a view of them: padded channels, transposes."""
         layer, (weight, att) = self.layers[-1], self.parameters[-2:]
         if layer.weight.shape[0] != weight.shape[0]:
             layer.weight[: weight.shape[0]].copy_(weight.detach())
             layer.att[: att.shape[-1]] = att.detach().view(-1).numpy()
+        for transposed, source in self._transposes:
+            np.copyto(transposed, source)
 
     def take(self, graph: CSRGraph, inference: bool) -> Workspace:
         """A workspace for one pass: from the pool, or new.
@@ -142,6 +145,24 @@ class Workspace:
         self._empty = np.empty(0, alphas.dtype)  # no dropout, no edge features
         bound = [*self.outputs, self.last_output] if self.poolable else self.outputs
         self._attend = [self._bind_forward(i, output) for i, output in enumerate(bound)]
+        self._project = [
+            multiply_task(h, layer.transposed, product)
+            for h, layer, product in zip(self.outputs, plan.layers[1:], self.products[1:], strict=True)
+        ]
+
+    def project(self, index: int, features: FeatureMatrix) -> None:
+        """Write x Wᵀ, or h Wᵀ of the output h of the previous layer, to the product of a layer.
+
+        Args:
+            index: of the layer.
+            features: x.
+        """
+        if index:
+            self._project[index - 1]()
+        else:
+            features.product(
+                self.plan.layers[0].weight, transposed=self.plan.layers[0].transposed, out=self.products[0]
+            )
 
     def attend(self, index: int) -> Tensor:
         """Apply attention, and the ReLU if there is one, to the product of a layer.
@@ -197,6 +218,12 @@ class Workspace:
             if self.poolable:
                 arrays.grads.append(torch.empty_like(self.last_output))
             arrays.calls = [self._bind_backward(arrays, i, grad) for i, grad in enumerate(arrays.grads)]
+            rows = arrays.reachable
+            for h, layer, dz, grad in zip(
+                self.outputs, self.plan.layers[1:], arrays.dproducts[1:], arrays.grads, strict=False
+            ):
+                arrays.weight_gradients.append(weight_gradient_task(dz, h, rows))
+                arrays.input_gradients.append(multiply_task(dz, layer.weight, grad, rows))
         self.backward_arrays.datt.fill(0)
         return self.backward_arrays
 
@@ -241,13 +268,14 @@ class BackwardArrays:
 
     Attributes:
         dproducts: gradient of the product of each layer, (nodes, width).
-        transposed: their transposes.
         grads: gradient of the output of each hidden layer, (nodes, width); on small graphs also of the last.
         datt: gradient of the attention vectors, (layers, ranges of nodes, width).
         dscore: gradient of the scores.
         active: which nodes and heads have a gradient.
         reachable: which nodes receive one.
         calls: kernel calls of each hidden layer.
+        weight_gradients: functions that return the gradient of the weights of each layer but the first.
+        input_gradients: functions that write the gradient of its input to ``grads``.
     """
 
     def __init__(self, plan: StackPlan, graph: CSRGraph, outputs: Sequence[Tensor]) -> None:
@@ -255,7 +283,6 @@ class BackwardArrays:
         grad = torch.empty(graph.targets * max(widths[:-1], default=0), dtype=plan.dtype)
         dproduct = torch.empty(graph.targets * max(widths[len(outputs) :]), dtype=plan.dtype)
         self.dproducts = [*outputs, *(_rows(dproduct, graph.targets, width) for width in widths[len(outputs) :])]
-        self.transposed = [rows.t() for rows in self.dproducts]
         self.grads = [_rows(grad, graph.targets, width) for width in widths[:-1]]
         dtype = dproduct.numpy().dtype
         self.datt = np.empty((len(widths), len(node_ranges(graph.ptr)), plan.max_width), dtype)
@@ -263,6 +290,8 @@ class BackwardArrays:
         self.active = np.empty(graph.targets * plan.max_heads, np.bool_)
         self.reachable = np.empty(graph.targets, np.bool_)
         self.calls: list[list[Task]] = []
+        self.weight_gradients: list[Callable[[], Tensor]] = []
+        self.input_gradients: list[Callable[[], object]] = []
 
     def attention_gradients(self, layers: Sequence[LayerPlan], symmetric: bool) -> list[Tensor]:
         """Gradients of all attention vectors in new memory, (1, heads, channels) each, padded."""
@@ -328,7 +357,8 @@ def _plan_layer(conv: Any, dtype: torch.dtype, relu: bool) -> LayerPlan:
         weight, att = weight.new_zeros(width, weight.shape[1]), att.new_zeros(width)
     slope = torch.empty(0, dtype=dtype).numpy().dtype.type(conv.negative_slope)
     shape = HeadShape(conv.heads, cached_blocks(channels, dtype))
-    return LayerPlan(weight, weight.t(), att.numpy(), width, shape, slope, relu)
+    transposed = weight.new_empty(weight.shape[1], weight.shape[0])
+    return LayerPlan(weight, transposed, att.numpy(), width, shape, slope, relu)
 
 
 def _rows(flat: Tensor, nodes: int, width: int) -> Tensor:

@@ -117,7 +117,7 @@ def train(
         on_epoch: called as ``on_epoch(epoch, history)`` at the end of each epoch. It must not change the weights.
         record: a recorder of this model; it measures gradients, balance and representations. Its epochs are steps.
         sparse_features: whether the model gets ``data.x`` as a sparse CSR tensor. None: if the model is a
-            :class:`~equipoise.Stack`, which supports sparse input, and at most 10 % of ``data.x`` is non-zero. True:
+            :class:`~equipoise.Stack`, which supports sparse input, and at most 20 % of ``data.x`` is non-zero. True:
             always, for any model that supports sparse input. False: never. Loaders: batches as they are.
         timeout: seconds that a rank waits for the others in one exchange before it raises an error; parts only.
 

@@ -25,7 +25,7 @@ from equipoise.training.task import (
     takes_data,
 )
 
-MAX_SPARSE_DENSITY = 0.1  # fraction of non-zero entries above which a dense product is faster
+MAX_SPARSE_DENSITY = 0.2  # fraction of non-zero entries above which a dense product is faster
 
 
 class FullBatch:
