@@ -159,7 +159,7 @@ def train(
     stepper = Stepper(
         model, torch_optimizer, scheduler, rebalance, clip, record, callback, sum_gradients, steps=history.epochs
     )
-    start = time.perf_counter() - history.seconds
+    start, best = time.perf_counter() - history.seconds, history.best_val_metric
     try:
         while not _should_stop(history, epochs, stop_loss, patience):
             epoch = history.epochs + 1
@@ -171,7 +171,8 @@ def train(
             history.loss.append(stepper.mean_loss)
             history.val_metric.append(val)
             history.test_metric.append(test)
-            if history.best_epoch == epoch:
+            if epoch == 1 or val > best:  # as `history.best_epoch`, which searches all epochs
+                best = val
                 history.best_state = {name: value.detach().clone() for name, value in model.state_dict().items()}
             history.seconds = time.perf_counter() - start
             if on_epoch is not None:
