@@ -4,6 +4,7 @@ import torch
 from equipoise.bench.cases import Case, load_graph
 from equipoise.bench.competitors import (
     WARMUP_EPOCHS,
+    EmptyNetwork,
     build_stack,
     check_agreement,
     compiled_variants,
@@ -69,3 +70,14 @@ def test_compiled_variants_agree():
     variants = compiled_variants(DENSE, data)
     assert set(variants) == {EQUIPOISE, "PyG looped"}
     check_agreement(build_stack(DENSE, data), data, {name: forward for name, (_, forward) in variants.items()})
+
+
+def test_empty_network_trains_the_same_parameters_to_no_effect():
+    data = load_graph(SPARSE)
+    model = build_stack(SPARSE, data)
+    empty = EmptyNetwork(model, data)
+    before = [weight.detach().clone() for weight in model.parameters()]
+    assert len(train_timer(empty, data)(2)) == 2
+    assert [weight.shape for weight in empty.parameters()] == [weight.shape for weight in before]
+    assert all(weight.grad is not None and not weight.grad.any() for weight in empty.parameters())
+    assert all(torch.equal(*pair) for pair in zip(empty.parameters(), before, strict=True))

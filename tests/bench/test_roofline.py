@@ -2,7 +2,7 @@ import pytest
 
 from equipoise.bench.roofline import Throughput, last_level_cache, roofline_milliseconds, throughput_timers
 
-THROUGHPUT = Throughput(product=2e9, loop=1e9, gather=4e9)
+THROUGHPUT = Throughput(product=2e9, blas=1e9, loop=1e9, gather=4e9)
 
 
 def test_dense_features_by_hand():
@@ -18,7 +18,7 @@ def test_sparse_features_count_stored_entries_at_loop_throughput():
 
 
 def test_gathered_bytes_count_beyond_the_cache_if_they_take_longer():
-    slow = Throughput(product=2e9, loop=1e9, gather=1e8)
+    slow = Throughput(product=1e9, blas=2e9, loop=1e9, gather=1e8)
     products = (2 * 6400 + 3 * 2400) / 2e9
     # Only the first layer, of 4 features, exceeds the cache: 4·100·4 = 1600 bytes; the second has 1200.
     seconds = products + 12 * 500 * 4 / 1e8
@@ -29,14 +29,14 @@ def test_gathered_bytes_count_beyond_the_cache_if_they_take_longer():
 
 def test_cora_matches_an_estimate_by_hand():
     # 10 layers: 6 · 2708 · 64² flops of products per hidden layer, 24 · 13264 · 64 over edges; 70 and 34 GFLOP/s.
-    throughput = Throughput(product=70e9, loop=34e9, gather=1e10)
+    throughput = Throughput(product=70e9, blas=70e9, loop=34e9, gather=1e10)
     assert 12 < roofline_milliseconds(2708, 13264, [1433, *[64] * 9, 7], throughput, stored=49216) < 16
 
 
 def test_throughput_is_measured(monkeypatch):
     monkeypatch.setattr("equipoise.bench.roofline.last_level_cache", lambda: 2**16)
     timers = throughput_timers(nodes=64, width=16)
-    assert set(timers) == {"product", "loop", "gather"}
+    assert set(timers) == {"product", "blas", "loop", "gather"}
     for timer, work in timers.values():
         assert work > 0
         assert min(timer(2)) > 0

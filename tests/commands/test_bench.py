@@ -35,7 +35,7 @@ def test_measurement_prints_a_table(measured):
     assert "Milliseconds per epoch, 1 thread" in text
     row = next(line for line in text.splitlines() if line.startswith("synthetic-2"))
     values = row.split()[1:]
-    assert len(values) == 8  # equipoise, four PyG variants, speed-up and its sign, roofline
+    assert len(values) == 9  # equipoise, four PyG variants, empty network, speed-up and its sign, roofline
     assert all(float(value) > 0 for value in values if value != "×")
 
 
@@ -44,10 +44,10 @@ def test_measurement_writes_json_that_can_be_read(measured):
     plain = json.loads(path.read_text())
     (timing,) = plain["timings"]
     assert {name: len(values) for name, values in timing["samples"].items()} == dict.fromkeys(
-        ("equipoise", "PyG", "PyG looped", "PyG sparse", "PyG sparse looped"), 4
+        ("equipoise", "PyG", "PyG looped", "PyG sparse", "PyG sparse looped", "empty network"), 4
     )
     assert timing["roofline"] > 0
-    assert set(timing["throughput"]) == {"product", "loop", "gather"}
+    assert set(timing["throughput"]) == {"product", "blas", "loop", "gather"}
     assert read_report(path).to_dict() == plain
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd import Function
 from torch_geometric.data import Data
 from torch_geometric.nn import GATv2Conv
 from torch_geometric.utils import add_self_loops, remove_self_loops
@@ -29,6 +30,7 @@ from equipoise.nn.stack import Stack
 from equipoise.training.loop import train
 
 DGL = "DGL"
+EMPTY_NETWORK = "empty network"
 LOOPED, SPARSE = "looped", "sparse"  # suffixes of PyG's variants
 LEARNING_RATE = 1e-4  # small, so that the hundredth epoch costs as much as the first
 SPARSE_BELOW = 0.25  # density of the features above which a sparse matrix does not pay
@@ -53,6 +55,39 @@ class PlainGATv2(nn.Module):
             x = conv(x, edge_index).relu()
         scores: Tensor = self.convs[-1](x, edge_index)
         return scores
+
+
+class EmptyNetwork(nn.Module):
+    """The parameters of a network without its computation: constant scores, and gradients of zero.
+
+    Its epochs cost what no layer can save: loss, accuracies, autograd's bookkeeping per parameter and the optimizer.
+
+    Args:
+        model: the network.
+        data: the graph, with ``classes``.
+    """
+
+    def __init__(self, model: nn.Module, data: Data) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(nn.Parameter(weight.detach().clone()) for weight in model.parameters())
+        self.scores = torch.zeros(data.num_nodes, data.classes)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        del x, edge_index
+        scores: Tensor = _ConstantScores.apply(self.scores, *self.weights)  # type: ignore[no-untyped-call]
+        return scores
+
+
+class _ConstantScores(Function):
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, *weights: Tensor) -> Tensor:
+        ctx.save_for_backward(*weights)
+        return scores.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        del grad
+        return None, *map(torch.zeros_like, ctx.saved_tensors)
 
 
 def build_stack(case: Case, data: Data) -> Stack:

@@ -6,6 +6,7 @@ Tables are gathered as text first and then rendered, for a terminal or as Markdo
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,6 +23,12 @@ from equipoise.errors import EquipoiseError
 EQUIPOISE, PYG = "equipoise", "PyG"  # the names of PyG's variants start with "PyG"
 MIB = 2**20
 UNITS = {"ms": 1.0, "bytes": MIB}
+THROUGHPUTS = {
+    "product": "matrix product, GFLOP/s",
+    "blas": "torch.mm, GFLOP/s",
+    "loop": "y ← y + a·x, GFLOP/s",
+    "gather": "gather, GB/s",
+}
 LONGEST_NAME = 20  # characters; longer first columns may wrap
 
 
@@ -344,12 +351,11 @@ def _fit_table(report: BenchReport) -> TextTable:
 
 def _throughput_table(report: BenchReport) -> TextTable:
     rows = [
-        (timing.case, *(f"{timing.throughput[name] / 1e9:.1f}" for name in ("product", "loop", "gather")))
+        (timing.case, *(f"{timing.throughput.get(name, math.nan) / 1e9:.1f}" for name in THROUGHPUTS))
         for timing in report.timings
         if timing.throughput
     ]
-    headers = ("case", "matrix product, GFLOP/s", "y ← y + a·x, GFLOP/s", "gather, GB/s")
-    return TextTable("Throughput of this machine in the same runs, one thread", headers, rows)
+    return TextTable("Throughput of this machine in the same runs, one thread", ("case", *THROUGHPUTS.values()), rows)
 
 
 def _mib(value: int) -> str:

@@ -19,7 +19,9 @@ from torch_geometric.data import Data
 from equipoise.bench.cases import Case, load_graph
 from equipoise.bench.competitors import (
     DGL,
+    EMPTY_NETWORK,
     LEARNING_RATE,
+    EmptyNetwork,
     build_stack,
     check_agreement,
     compiled_variants,
@@ -123,6 +125,7 @@ def _epoch_timers(case: Case, data: Data) -> dict[str, Timer]:
             variants[DGL] = dgl_variant(data, case.widths(data.num_features, data.classes), model.state_dict())
         check_agreement(model, data, {name: forward for name, (_, forward) in variants.items()})
         timers |= {name: plain_loop_timer(net, forward, data) for name, (net, forward) in variants.items()}
+        timers[EMPTY_NETWORK] = train_timer(EmptyNetwork(model, data), data)
     return timers
 
 
