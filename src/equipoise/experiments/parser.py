@@ -97,7 +97,7 @@ def further_experiment_names() -> list[str]:
 
     Example:
         >>> further_experiment_names()
-        ['calibration', 'transformer', 'when-balance-helps']
+        ['biases', 'calibration', 'transformer', 'very-deep', 'when-balance-helps']
     """
     return _names("beyond")
 
