@@ -13,7 +13,7 @@ from equipoise.laws.probe import Probe
 from equipoise.laws.progress import Progress
 from equipoise.laws.search import search
 from equipoise.laws.validation import OutputSelector
-from equipoise.laws.verification import change_at_all_scales, change_at_random_parameters
+from equipoise.laws.verification import largest_change
 
 
 def discover(
@@ -113,4 +113,5 @@ def verify(
     with torch.inference_mode(False), torch.enable_grad():
         laws = check_laws(laws)
         probe = Probe(model, inputs, kwargs, output, sample)
-        return [max(change_at_random_parameters(probe, [law]), change_at_all_scales(probe, [law])) for law in laws]
+        probe.find_entries_without_effect(probe.gradient_products(2))
+        return [largest_change(probe, [law]) for law in laws]

@@ -1,50 +1,43 @@
 """Probes: float64 copies of a network with random parameters, on which laws are searched and verified.
 
-The copy differs from the user's network in two ways, neither of which changes its laws:
-
-* Parameters are random, so that zeros of the initialisation (attention = 0) hide no term.
-* A fixed positive *gate* multiplies every entry of every submodule's output. It normalises the output and perturbs it
-  differently at every node. Gates commute with a rescaling, which also multiplies entries by positive numbers. Without
-  gates the activations of a deep network explode, vanish or become equal at all nodes (oversmoothing), and terms that
-  matter are lost to rounding.
+The copy differs from the user's network in two ways, neither of which changes its laws: parameters are random, so that
+zeros of the initialisation (attention = 0) hide no term, and gates (:mod:`equipoise.laws.gates`) keep activations in
+range.
 """
 
 from __future__ import annotations
 
-import copy
 import logging
-import random
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves, tree_map
 
-from equipoise.errors import EquipoiseError, ForwardError, ModelError
+from equipoise.errors import EquipoiseError
+from equipoise.laws.ablation import ablated
 from equipoise.laws.binding import bind_data, parameter_names
+from equipoise.laws.float64 import fixed_random_state, float64_copy, forward_error, to_float64
+from equipoise.laws.gates import Gates, normal, random_factors
 from equipoise.laws.slot import inner_products
 from equipoise.laws.subgraph import Inputs, Subgraph, is_data, sample_subgraph
-from equipoise.laws.trace import AblateFunctions, Trace
+from equipoise.laws.trace import Trace
 from equipoise.laws.validation import (
     OutputSelector,
     check_module,
     check_trainable,
     check_values,
-    describe_value,
     select_output,
-    summarize_error,
 )
 
 log = logging.getLogger("equipoise")
 
 INPUT, OUTPUT = "(input {})", "(output)"
+NO_EFFECT = 1e-13  # |θ·∇θ| of an entry, relative to the largest: a smaller one is rounding
 SUBGRAPH_SIZES = (32, 512)  # number of nodes of a sample; the larger one if the smaller one leaves parameters unused
-GATE_STD = 0.25  # gates are exp(0.25 · normal); with a larger deviation the gradients of deep networks explode
 
 
 class Probe:
@@ -64,6 +57,7 @@ class Probe:
         subgraph: The sample, if there is one.
         input_leaves: Dense floating-point inputs, by name ``(input 0)``, ``(input 1)``, …
         ablated: Names of functions and module classes to replace by the identity.
+        without_effect: Masks of entries without effect; see :meth:`find_entries_without_effect`.
     """
 
     def __init__(
@@ -79,20 +73,18 @@ class Probe:
         self.model = model
         self.output = output
         self.ablated: frozenset[str] = frozenset()
+        self.without_effect: dict[str, Tensor] = {}
+        self._zeroed: dict[str, Tensor] = {}
         self.generator = torch.Generator().manual_seed(0)
         self._original = bind_data(model, (inputs, kwargs))
-        self.copy = _float64_copy(_initialized(model, self._original))
+        self.copy = float64_copy(model, self._original)
         check_trainable(self.copy)
         self.parameters = {name: p for name, p in self.copy.named_parameters() if p.requires_grad}
         self.own = {name: p.detach().clone() for name, p in self.parameters.items()}
         self.buffers = {name: buffer.detach().clone() for name, buffer in self.copy.named_buffers()}
         self._positive = {name for name, p in self.parameters.items() if not p.is_complex() and bool((p > 0).all())}
-        self._gates: dict[int, list[Tensor]] | None = None  # by number of the module, one entry per call
-        self._call_counts: dict[int, int] = {}
+        self._gates = Gates(self.copy, self.generator)
         self._vectorizes = True  # until a backward pass for several output gradients at once fails
-        for number, module in enumerate(self.copy.modules()):
-            if module is not self.copy:
-                module.register_forward_hook(self._make_gate_hook(number))
         self.subgraph: Subgraph | None = None
         if sample and self._use_subgraph():
             log.info("%s: %s", type(model).__name__, self.subgraph)
@@ -123,8 +115,8 @@ class Probe:
 
     def _set_inputs(self, inputs: Inputs) -> None:
         """Copy the inputs to float64: once as they are, once perturbed."""
-        with _fixed_random_state():
-            self.own_inputs = tree_map(_to_float64, inputs)
+        with fixed_random_state():
+            self.own_inputs = tree_map(to_float64, inputs)
             self.inputs, self.kwargs = tree_map(self._perturb_input, inputs)
         self.input_leaves: dict[str, Tensor] = {}
         for leaf in tree_leaves((self.inputs, self.kwargs)):
@@ -139,11 +131,38 @@ class Probe:
         """
         for name, parameter in self.parameters.items():
             rows = max(1, parameter.shape[0]) if parameter.ndim else 1
-            values = (self._normal(parameter.shape, parameter.dtype) + mean) * (
+            values = (normal(parameter.shape, self.generator, parameter.dtype) + mean) * (
                 2.0 / (rows + parameter.numel() / rows)
             ) ** 0.5
             parameter.data.copy_(values.abs() + 0.5 if name in self._positive else values)
-        self._gates = {}
+        self._set_zeros()
+        self._gates.reset()
+
+    def find_entries_without_effect(self, samples: Sequence[Mapping[str, Tensor]]) -> None:
+        """Find the entries of parameters whose gradient is rounding in all samples.
+
+        A softmax cancels the bias of its keys, a batch norm the bias before it.
+
+        Args:
+            samples: Gradient products, as :meth:`gradient_products` returns them.
+        """
+        largest: dict[str, Tensor] = {}
+        for sample in samples:
+            for name in sample.keys() & self.parameters.keys():
+                size = sample[name].abs()
+                largest[name] = torch.maximum(largest[name], size) if name in largest else size
+        bound = NO_EFFECT * max((float(size.max()) for size in largest.values()), default=0.0)
+        masks = {name: (size > 0) & (size <= bound) for name, size in largest.items()}
+        self.without_effect = {name: mask for name, mask in masks.items() if bool(mask.any())}
+
+    @contextmanager
+    def zero_without_effect(self) -> Iterator[None]:
+        """Keep the entries without effect at zero within the context, so that no rescaling amplifies their rounding."""
+        self._zeroed = self.without_effect
+        try:
+            yield
+        finally:
+            self._zeroed = {}
 
     @contextmanager
     def at_own_parameters(self) -> Iterator[None]:
@@ -153,6 +172,7 @@ class Probe:
         self.inputs, self.kwargs = self.own_inputs
         try:
             self.load(self.own)
+            self._set_zeros()
             yield
         finally:
             self.inputs, self.kwargs = inputs
@@ -169,6 +189,10 @@ class Probe:
             yield
         finally:
             self.inputs, self.kwargs = inputs
+
+    def _set_zeros(self) -> None:
+        for name, mask in self._zeroed.items():
+            self.parameters[name].data[mask] = 0.0
 
     def load(self, values: Mapping[str, Tensor]) -> None:
         """Set the parameters of the copy."""
@@ -188,23 +212,19 @@ class Probe:
             EquipoiseError: :class:`ForwardError` if the model fails on the inputs, :class:`OutputError` if its output
                 is not a finite, differentiable tensor.
         """
-        self._call_counts = {}
         for name, buffer in self.copy.named_buffers():
             buffer.copy_(self.buffers[name])  # a forward pass may update them, e.g. a running mean
-        gates, self._gates = self._gates, self._gates if gated else None
         inputs, kwargs = tree_map(
             lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, (self.inputs, self.kwargs)
         )
         try:
-            ablation = AblateFunctions(self.ablated) if self.ablated else nullcontext()
-            with _fixed_random_state(), ablation:
+            with fixed_random_state(), self._gates.active(gated), ablated(self.copy, self.ablated):
                 return select_output(self.copy(*inputs, **kwargs), self.output)
         except EquipoiseError:
             raise
         except Exception as error:  # user code may raise anything
-            raise self._forward_error(error) from error
-        finally:
-            self._gates = gates
+            failure: EquipoiseError = forward_error(self.model, self._original, error)
+            raise failure from error
 
     def gradient_products(self, count: int = 1, mean: float = 0.0) -> list[dict[str, Tensor]]:
         """Compute θ·∇θ elementwise at new random parameters, for random gradients of the output.
@@ -217,9 +237,20 @@ class Probe:
             For every output gradient one tensor per parameter, input and output that has a gradient, by name.
         """
         self.randomize(mean)
+        return self.products(count)
+
+    def products(self, count: int = 1) -> list[dict[str, Tensor]]:
+        """Compute θ·∇θ elementwise at the current parameters, for random gradients of the output.
+
+        Args:
+            count: Number of output gradients.
+
+        Returns:
+            As :meth:`gradient_products`.
+        """
         output = self.forward()
         leaves = self.parameters | self.input_leaves
-        cotangents = self._normal(torch.Size((count, *output.shape))).to(output.device)
+        cotangents = normal(torch.Size((count, *output.shape)), self.generator).to(output.device)
         samples: list[dict[str, Tensor]] = [{OUTPUT: products} for products in output.detach() * cotangents]
         for (name, leaf), gradients in zip(
             leaves.items(), self._gradients(output, list(leaves.values()), cotangents), strict=True
@@ -266,10 +297,6 @@ class Probe:
                 handle.remove()
         return trace
 
-    def _normal(self, shape: torch.Size, dtype: torch.dtype = torch.float64) -> Tensor:
-        single = torch.complex64 if dtype.is_complex else torch.float32  # drawn several times as fast as float64
-        return torch.randn(shape, generator=self.generator, dtype=single).to(dtype)
-
     def _perturb_input(self, leaf: Any) -> Any:
         """Convert a floating-point input to float64 and multiply its entries by random positive factors.
 
@@ -283,110 +310,10 @@ class Probe:
         """
         if is_data(leaf):
             return leaf.clone().apply(self._perturb_input)
-        leaf = _to_float64(leaf)
+        leaf = to_float64(leaf)
         if not isinstance(leaf, Tensor) or leaf.layout != torch.strided or leaf.is_nested:
             return leaf
         if not leaf.is_floating_point() and not leaf.is_complex():
             return leaf
-        factors = (GATE_STD * self._normal(leaf.shape)).exp().to(leaf.device)
+        factors = random_factors(leaf.shape, self.generator).to(leaf.device)
         return factors.to(leaf.dtype) if not leaf.any() else leaf * factors
-
-    def _make_gate_hook(self, number: int) -> Callable[[nn.Module, Any, Any], Any]:
-        def hook(module: nn.Module, args: Any, output: Any) -> Any:
-            if type(module).__name__ in self.ablated and args and getattr(args[0], "shape", None) == output.shape:
-                return args[0]
-            return output if self._gates is None else tree_map(lambda leaf: self._apply_gate(leaf, number), output)
-
-        return hook
-
-    def _apply_gate(self, leaf: Any, number: int) -> Any:
-        if not isinstance(leaf, Tensor) or leaf.layout != torch.strided or leaf.is_nested:
-            return leaf
-        if not leaf.is_floating_point() and not leaf.is_complex():
-            return leaf
-        assert self._gates is not None
-        gates = self._gates.setdefault(number, [])
-        call = self._call_counts.get(number, 0)
-        self._call_counts[number] = call + 1
-        if call == len(gates):
-            rms = leaf.detach().abs().square().mean(dim=-1 if leaf.ndim > 1 else None, keepdim=True).sqrt()
-            factors = (GATE_STD * self._normal(leaf.shape)).exp().to(leaf.device)
-            gates.append(torch.where((rms > 0) & rms.isfinite(), factors / rms, factors))
-        return leaf * gates[call]
-
-    def _forward_error(self, error: Exception) -> EquipoiseError:
-        """Build the error for a failed forward pass: wrong inputs, or a model that does not support float64."""
-        where = ", ".join(describe_value(leaf) for leaf in (*self._original[0], *self._original[1].values()))
-        try:
-            with torch.no_grad(), _fixed_random_state():
-                inputs, kwargs = copy.deepcopy(self._original)
-                copy.deepcopy(self.model)(*inputs, **kwargs)
-        except Exception:
-            return ForwardError(
-                f"{type(self.model).__name__}.forward does not run on these inputs: {summarize_error(error)}",
-                where=where,
-                remedy="pass the inputs as you would call the model: discover(model, *inputs)",
-            )
-        return ForwardError(
-            f"{type(self.model).__name__}.forward runs, but not as a float64 copy: {summarize_error(error)}",
-            where=where,
-            remedy="derive dtypes from the data (x.new_zeros, torch.zeros(..., dtype=x.dtype)) "
-            "and register tensors as buffers (register_buffer)",
-        )
-
-
-def _initialized(model: nn.Module, inputs: Inputs) -> nn.Module:
-    """The model, or a copy of it whose lazy parameters were initialised by a call on the inputs."""
-    if not any(is_lazy(parameter) for parameter in model.parameters()):
-        return model
-    model = _copied(model)
-    try:
-        with torch.no_grad(), _fixed_random_state():
-            model(*inputs[0], **inputs[1])
-    except Exception as error:  # user code may raise anything
-        raise ForwardError(
-            f"{type(model).__name__}.forward does not run on these inputs: {summarize_error(error)}",
-            where=", ".join(describe_value(leaf) for leaf in (*inputs[0], *inputs[1].values())),
-            remedy="pass the inputs as you would call the model: discover(model, *inputs)",
-        ) from error
-    return model
-
-
-def _float64_copy(model: nn.Module) -> nn.Module:
-    copied = _copied(model)
-    copied._apply(_to_float64)  # type: ignore[no-untyped-call]
-    return copied
-
-
-def _copied(model: nn.Module) -> nn.Module:
-    try:
-        return copy.deepcopy(model)
-    except Exception as error:
-        raise ModelError(
-            f"{type(model).__name__} cannot be copied: {summarize_error(error)}",
-            remedy="make copy.deepcopy(model) work: store no non-leaf tensors or open handles in modules",
-        ) from error
-
-
-def _to_float64(leaf: Any) -> Any:
-    """A copy in float64 or complex128; integers and other types as they are, PyG's data objects by attribute."""
-    if is_data(leaf):
-        return leaf.clone().apply(_to_float64)
-    if not isinstance(leaf, Tensor) or not (leaf.is_floating_point() or leaf.is_complex()):
-        return leaf
-    return leaf.detach().clone().to(torch.complex128 if leaf.is_complex() else torch.float64)
-
-
-@contextmanager
-def _fixed_random_state() -> Iterator[None]:
-    """Seed torch, NumPy and Python with 0 inside the context and restore the caller's random state afterwards."""
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (the legacy state is the global one)
-    try:
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            random.seed(0)
-            np.random.seed(0)  # noqa: NPY002
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002

@@ -20,7 +20,7 @@ from equipoise.laws.probe import Probe
 from equipoise.laws.products import GradientProducts
 from equipoise.laws.progress import Progress
 from equipoise.laws.slot import Slot
-from equipoise.laws.verification import confirmed, verified
+from equipoise.laws.verification import confirmed, plausible
 
 MAX_WHOLE_PARAMETERS = 96  # a sample gives only one row per whole parameter, so more would take too many samples
 
@@ -52,8 +52,8 @@ def search(probe: Probe, progress: Progress, thorough: bool = True) -> SearchRes
     Args:
         probe: Probe of the network.
         progress: Display of the progress.
-        thorough: Whether to search laws of whole parameters, too, and to verify laws at the model's own parameters and
-            at several scales of the inputs. Without it, laws are verified at random parameters only.
+        thorough: Whether to search laws of whole parameters, too, and to verify laws at several random parameters, at
+            the model's own and at several scales of the inputs. Without it, laws only pass a quick test.
 
     Returns:
         The laws and the boundary groups.
@@ -104,7 +104,7 @@ def _add_laws(result: SearchResult, products: GradientProducts, slots: list[Slot
     """Search the laws among ``slots`` and add them to ``result``.
 
     Args:
-        result: Extended in place by verified laws and by boundary groups.
+        result: Extended in place by plausible laws and by boundary groups.
         products: Gradient products of the network.
         slots: Candidate slots with equal numbers of neurons.
         known: Relations that are known already; their linear combinations are not searched again.
@@ -134,7 +134,7 @@ def _add_laws(result: SearchResult, products: GradientProducts, slots: list[Slot
     relations = [[(sign, slot) for sign, slot in zip(vector, slots, strict=True) if sign] for vector in vectors]
     hidden = [terms for terms in relations if not any(slot in boundary for _, slot in terms)]
     result.boundary += [tuple(merge_blocks([slot for _, slot in terms])) for terms in relations if terms not in hidden]
-    result.laws += _without_overlap(verified(products.probe, [_to_law(terms, products) for terms in hidden]))
+    result.laws += _without_overlap(plausible(products.probe, [_to_law(terms, products) for terms in hidden]))
     return relations
 
 

@@ -209,28 +209,6 @@ class Trace(TorchFunctionMode):
         return results if all(isinstance(result, Tensor) for result in results) else []
 
 
-class AblateFunctions(TorchFunctionMode):
-    """Replaces shape-preserving functions by the identity.
-
-    Args:
-        functions: Names of the functions to replace.
-    """
-
-    def __init__(self, functions: Iterable[str]) -> None:
-        super().__init__()
-        self.functions = frozenset(functions)
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if getattr(func, "__name__", "") in self.functions and args and isinstance(result, Tensor):
-            feature = args[0]
-            if isinstance(feature, Tensor) and feature.shape == result.shape:
-                return feature.clone()
-        return result
-
-
 def homogeneity_degree(scaled: list[Tensor], result: Tensor) -> tuple[float | None, bool]:
     """Determine k in f(λx) = λ^k f(x).
 

@@ -1,7 +1,8 @@
 """Verification of laws: rescaling by any λ must not change the output.
 
 λ runs from 1e-5 to 1e5, at random parameters and at the user's own, on inputs of several scales. With λ near 1 only,
-clipped functions (ReLU6, Hardtanh, Threshold) and an ε inside a root pass as homogeneous.
+clipped functions (ReLU6, Hardtanh, Threshold) and an ε inside a root pass as homogeneous. Every λ is a power of two, so
+a rescaling along a law is exact, and most laws leave the output equal to the last bit.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from math import isnan
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -19,36 +21,82 @@ from equipoise.laws.law import Law
 from equipoise.laws.probe import Probe
 
 OUTPUT_TOLERANCE = 1e-9  # maximum relative change of the output under a law
-LOG2_LAMBDA = 17  # λ runs from 1e-5 to 1e5, in powers of two: these products are exact, so rounding hides no law
-INPUT_SCALES = (1.0, 1e-3, 1e3)
+AMPLIFIED_ROUNDING = 1e-4  # a larger change is not rounding
+LOG2_LAMBDA = 17  # λ runs from 1e-5 to 1e5
 MEANS = (0.0, 0.5, 1.0)  # of random parameters, in standard deviations; with a positive mean fewer ReLUs are dead
 DRAWS = 2  # of random parameters with a nonzero output
 MAX_DRAWS = 9
-AMPLIFIED_ROUNDING = 1e-4  # a larger change is not rounding
-ATTEMPTS = 2
+
+Power = Literal["mixed", "up", "down"]
+EVERY_POWER: tuple[Power, ...] = ("mixed", "up", "down")
+# Scales of the inputs, with the powers that take activations to an extreme:
+INPUT_SCALES: dict[float, tuple[Power, ...]] = {1.0: EVERY_POWER, 1e-3: ("down",), 1e3: ("up",)}
 
 
-def verified(probe: Probe, laws: Sequence[Law]) -> list[Law]:
-    """Filter the laws that leave the output unchanged at random parameters.
+def plausible(probe: Probe, laws: Sequence[Law]) -> list[Law]:
+    """Filter the laws that leave the output unchanged at one draw of random parameters: a quick test.
 
     Args:
         probe: Probe of the network.
         laws: Candidates. All are tested at once, and one by one only if that fails.
 
     Returns:
-        The laws that hold.
+        The laws that pass.
     """
-    if not laws or _hold(probe, laws):
+    if not laws or _change_at_random_parameters(probe, laws, draws=1, powers=("mixed",)) <= AMPLIFIED_ROUNDING:
         return list(laws)
-    probe.randomize()
-    before = [_output(probe, gated=True)]
-    laws = [law for law in laws if not output_change(probe, [law], (True,), 1, before) > OUTPUT_TOLERANCE]
-    if not laws or _hold(probe, laws):
-        return laws
-    return [law for law in laws if _hold(probe, [law])]
+    before = _output(probe, gated=True)
+    return [law for law in laws if not output_change(probe, [law], True, ("mixed",), before) > AMPLIFIED_ROUNDING]
 
 
-def change_at_random_parameters(probe: Probe, laws: Sequence[Law], mean: float = 1.0) -> float:
+def confirmed(probe: Probe, laws: Sequence[Law]) -> list[Law]:
+    """Filter the laws that hold at random parameters and at the user's own, for all scales of the inputs.
+
+    Args:
+        probe: Probe of the network.
+        laws: Candidates. All are tested at once; a group that fails is halved.
+
+    Returns:
+        The laws that hold, each with the buffers on which it rests.
+    """
+    return _with_buffers(probe, _hold(probe, laws))
+
+
+def _hold(probe: Probe, laws: Sequence[Law]) -> list[Law]:
+    if not laws or largest_change(probe, laws) <= OUTPUT_TOLERANCE:
+        return list(laws)
+    middle = len(laws) // 2
+    return _hold(probe, laws[:middle]) + _hold(probe, laws[middle:]) if middle else []
+
+
+def largest_change(probe: Probe, laws: Sequence[Law]) -> float:
+    """Relative change of the output at random and own parameters, on inputs of all scales.
+
+    λ amplifies the rounding of entries without effect, such as the bias of a key. A small change is therefore measured
+    again with these entries at zero.
+
+    Args:
+        probe: Probe of the network.
+        laws: Laws to apply all at once.
+
+    Returns:
+        The largest change, or the first above the tolerance.
+    """
+    change = _change(probe, laws)
+    if OUTPUT_TOLERANCE < change <= AMPLIFIED_ROUNDING and probe.without_effect:
+        with probe.zero_without_effect():
+            change = _change(probe, laws)
+    return change
+
+
+def _change(probe: Probe, laws: Sequence[Law]) -> float:
+    change = _change_at_random_parameters(probe, laws)
+    return change if change > OUTPUT_TOLERANCE else max(change, _change_at_all_scales(probe, laws))
+
+
+def _change_at_random_parameters(
+    probe: Probe, laws: Sequence[Law], draws: int = DRAWS, powers: Sequence[Power] = EVERY_POWER
+) -> float:
     """Relative change of the output: the largest of several draws of random parameters, or the first that is too large.
 
     At a single draw a dead layer could hide the effect of its weights.
@@ -56,124 +104,100 @@ def change_at_random_parameters(probe: Probe, laws: Sequence[Law], mean: float =
     Args:
         probe: Probe of the network.
         laws: Laws to apply all at once.
-        mean: Factor of the means of random parameters. Large means make activations of neurons nearly equal, and batch
-            norm then amplifies rounding.
+        draws: Number of draws with a nonzero output.
+        powers: Rescalings to try.
 
     Returns:
         The relative change of the output; infinity if the output is zero at every draw.
     """
     changes: list[float] = []
     for attempt in range(MAX_DRAWS):
-        probe.randomize(mean * MEANS[attempt % len(MEANS)])
-        change = output_change(probe, laws, gated=(True,))
+        probe.randomize(MEANS[attempt % len(MEANS)])
+        change = output_change(probe, laws, True, powers)
         changes += [] if isnan(change) else [change]  # NaN: no output to compare with
-        if len(changes) == DRAWS or change > OUTPUT_TOLERANCE:
+        if len(changes) == draws or change > OUTPUT_TOLERANCE:
             break
     return max(changes, default=float("inf"))
 
 
-def confirmed(probe: Probe, laws: Sequence[Law]) -> list[Law]:
-    """Filter the laws that hold for all scales of the inputs, also at the user's own parameters.
-
-    Args:
-        probe: Probe of the network.
-        laws: Laws that hold at random parameters.
-
-    Returns:
-        The laws that hold, each with the buffers on which it rests.
-    """
-    if laws and change_at_all_scales(probe, laws) > OUTPUT_TOLERANCE:
-        laws = [law for law in laws if change_at_all_scales(probe, [law]) <= OUTPUT_TOLERANCE]
-    return _with_buffers(probe, laws)
-
-
-def change_at_all_scales(probe: Probe, laws: Sequence[Law]) -> float:
-    """Largest relative change of the output over random and own parameters and ``INPUT_SCALES``.
-
-    An output that is zero or not finite says nothing and is left out.
-
-    Args:
-        probe: Probe of the network.
-        laws: Laws to apply all at once.
-
-    Returns:
-        The relative change of the output.
-    """
+def _change_at_all_scales(probe: Probe, laws: Sequence[Law]) -> float:
+    """Largest change at random and own parameters, without gates; an output of zero or infinity says nothing."""
     changes = [0.0]
     for own in (False, True):
-        for scale in INPUT_SCALES:
+        for scale, powers in INPUT_SCALES.items():
             with ExitStack() as contexts:
                 if own:
                     contexts.enter_context(probe.at_own_parameters())
                 contexts.enter_context(probe.scaled_inputs(scale))
-                change = output_change(probe, laws, gated=(False,), passes=3 if scale == 1.0 else 2)
-            changes.append(0.0 if isnan(change) else change)  # NaN: no output to compare with
+                change = output_change(probe, laws, False, powers)
+            changes.append(0.0 if isnan(change) else change)
     return max(changes)
-
-
-def _hold(probe: Probe, laws: Sequence[Law]) -> bool:
-    """Whether laws leave the output unchanged; a small change may be rounding and is measured again."""
-    for attempt in range(ATTEMPTS):
-        change = change_at_random_parameters(probe, laws, mean=1.0 - attempt)
-        if change <= OUTPUT_TOLERANCE or change > AMPLIFIED_ROUNDING:
-            break
-    return change <= OUTPUT_TOLERANCE
 
 
 @torch.no_grad()
 def output_change(
     probe: Probe,
     laws: Sequence[Law],
-    gated: Sequence[bool] = (True, False),
-    passes: int = 3,
-    before: Sequence[Tensor | None] | None = None,
+    gated: bool,
+    powers: Sequence[Power] = EVERY_POWER,
+    before: Tensor | None = None,
 ) -> float:
     """Rescale along all laws at once and measure the change of the probe's output.
 
+    λ is a random power of two for each neuron (``"mixed"``), 2^17 for all (``"up"``) or 2^-17 for all (``"down"``).
+    Different λ expose functions that mix neurons; equal λ functions of a whole layer, such as a threshold of its norm.
+
     Args:
         probe: Probe to rescale; its parameters are restored afterwards.
-        laws: Laws to apply. λ of every neuron is 2^17, 2^-17 and a random power of two in between.
-        gated: Whether to run the network with gates, where deep layers affect the output as much as the last, and
+        laws: Laws to apply.
+        gated: Whether to run the network with gates, where deep layers affect the output as much as the last, or
             without, which is the network itself.
-        passes: How many of these three rescalings to try.
-        before: Outputs at the probe's parameters, one per entry of ``gated``, if they are known already.
+        powers: Rescalings to try.
+        before: Output at the probe's parameters, if it is known already.
 
     Returns:
         The largest relative change, or the first above the tolerance; NaN if the output is zero or not finite before
         the rescaling.
     """
-    saved = {name: parameter.detach().clone() for name, parameter in probe.parameters.items()}
-    if before is None:
-        before = [_output(probe, gates) for gates in gated]
-    if any(output is None or not bool(output.any()) for output in before):
+    before = _output(probe, gated) if before is None else before
+    if before is None or not bool(before.any()):
         return float("nan")
-    signs = [_random(probe, law).sign() for law in laws]
-    exponents = [signs, [-sign for sign in signs], [_random(probe, law) for law in laws]]
     change = 0.0
-    try:
-        for powers in exponents[:passes]:
-            for law, power in zip(laws, powers, strict=True):
-                factors = 2.0 ** (LOG2_LAMBDA * power / max(law.exponents)).round()
-                replace(law, buffers={}).bind(probe.copy).rescale_(factors)
-            after = [_output(probe, gates) for gates in gated]
-            probe.load(saved)
-            change = max(change, *map(_relative_change, before, after))
-            if change > OUTPUT_TOLERANCE:
-                break
-    finally:
-        probe.load(saved)
+    for power in powers:
+        with _rescaled(probe, laws, power):
+            change = max(change, _relative_change(before, _output(probe, gated)))
+        if change > OUTPUT_TOLERANCE:
+            break
     return change
 
 
-def _relative_change(before: Tensor | None, after: Tensor | None) -> float:
-    if before is None or after is None:
+@contextmanager
+def _rescaled(probe: Probe, laws: Sequence[Law], power: Power) -> Iterator[None]:
+    """Rescale the probe along all laws within the context."""
+    names = {slot.name for law in laws for slot in law.slots}
+    saved = {name: probe.parameters[name].detach().clone() for name in names}
+    try:
+        for law in laws:
+            exponents = LOG2_LAMBDA / max(law.exponents) * _random_powers(probe, law.neurons, power)
+            replace(law, buffers={}).bind(probe.copy).rescale_(2.0 ** exponents.round())
+        yield
+    finally:
+        for name, value in saved.items():
+            probe.parameters[name].data.copy_(value)
+
+
+def _random_powers(probe: Probe, neurons: int, power: Power) -> Tensor:
+    """Numbers in [−1, 1], one per neuron; half of the mixed ones lie at the ends."""
+    if power != "mixed":
+        return torch.full((neurons,), 1.0 if power == "up" else -1.0, dtype=torch.float64)
+    uniform = 4.0 * torch.rand(neurons, generator=probe.generator, dtype=torch.float64) - 2.0
+    return uniform.clamp(-1.0, 1.0)
+
+
+def _relative_change(before: Tensor, after: Tensor | None) -> float:
+    if after is None:
         return float("inf")
     return float((after - before).abs().max() / before.abs().max())
-
-
-def _random(probe: Probe, law: Law) -> Tensor:
-    """Random numbers in [−1, 1], one per neuron."""
-    return 2.0 * torch.rand(law.neurons, generator=probe.generator, dtype=torch.float64) - 1.0
 
 
 def _output(probe: Probe, gated: bool) -> Tensor | None:
@@ -191,7 +215,7 @@ def _with_buffers(probe: Probe, laws: Sequence[Law]) -> list[Law]:
     if not laws or not buffers:
         return list(laws)
     with _perturbed(probe, buffers):
-        if output_change(probe, laws, gated=(False,)) <= OUTPUT_TOLERANCE:
+        if output_change(probe, laws, False) <= OUTPUT_TOLERANCE:
             return list(laws)
     return [replace(law, buffers=_buffers_of(probe, law, buffers)) for law in laws]
 
@@ -200,7 +224,7 @@ def _buffers_of(probe: Probe, law: Law, buffers: Mapping[str, Tensor]) -> dict[s
     current, resting = dict(probe.model.named_buffers()), {}
     for name, value in buffers.items():
         with _perturbed(probe, {name: value}):
-            if output_change(probe, [law], gated=(False,)) > OUTPUT_TOLERANCE and name in current:
+            if output_change(probe, [law], False) > OUTPUT_TOLERANCE and name in current:
                 resting[name] = current[name].detach().clone()
     return resting
 
