@@ -6,6 +6,7 @@ import torch_geometric.nn as pyg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn import functional
 
 from equipoise.laws.candidates import slots_overlap
 from equipoise.laws.discover import discover
@@ -28,6 +29,79 @@ def mlp(*activations, width=16):
     for activation in activations:
         layers += [activation, nn.Linear(width, width)]
     return nn.Sequential(*layers[:-1], nn.Linear(width, 3))
+
+
+class Function(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+ADVERSARIAL = {
+    "ε = 1e-5 in a root": Function(lambda x: (x.square() + 1e-5).sqrt()),
+    "ε = 1e-16 in a root": Function(lambda x: (x.square() + 1e-16).sqrt()),
+    "smooth ReLU": Function(lambda x: 0.5 * (x + (x * x + 1e-14).sqrt())),
+    "Softplus(beta=1e2)": nn.Softplus(beta=1e2),
+    "Softplus(beta=1e6)": nn.Softplus(beta=1e6),
+    "Threshold(1e-6)": nn.Threshold(1e-6, 0.0),
+    "Hardshrink(1e-6)": nn.Hardshrink(1e-6),
+    "Hardtanh(±1e3)": nn.Hardtanh(-1e3, 1e3),
+    "x / (1 + 1e-8 |x|)": Function(lambda x: x / (1.0 + 1e-8 * x.abs())),
+    "log(1 + 1e-8 |x|)": Function(lambda x: x.sign() * torch.log1p(1e-8 * x.abs()) * 1e8),
+    "ReLU + 1e-6 tanh": Function(lambda x: x.relu() + 1e-6 * x.tanh()),
+    "ReLU + 1e-7 Hardtanh": Function(lambda x: x.relu() + 1e-7 * x.clamp(-1e3, 1e3)),
+    "ReLU + 1e-9": Function(lambda x: x.relu() + 1e-9),
+    "chain of LeakyReLU and ReLU6": nn.Sequential(nn.LeakyReLU(1e-3), nn.LeakyReLU(1e-3), nn.ReLU6()),
+    "ReLU6 behind a gain of 1e6": Function(lambda x: functional.relu6(1e6 * x) * 1e-6),
+    "ReLU6 behind a gain of 1e-6": Function(lambda x: functional.relu6(1e-6 * x) * 1e6),
+    "dropout and ReLU6": nn.Sequential(nn.Dropout(), nn.ReLU6()),
+    "clipped softmax gate": Function(lambda x: x * x.softmax(-1).clamp(min=1e-6)),
+    "threshold of the norm": Function(lambda x: x * (x.norm(dim=-1, keepdim=True) > 1e-3)),
+    "threshold of the minimum": Function(lambda x: x * (x.abs().amin(dim=-1, keepdim=True) < 1e3)),
+    "maximum norm": Function(lambda x: x.renorm(2, 0, 1e4)),
+    "cast to float16": Function(lambda x: x.half().to(x.dtype)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", ADVERSARIAL)
+def test_no_law_crosses_a_function_that_is_not_homogeneous(name, dtype):
+    torch.manual_seed(1)
+    model = mlp(ADVERSARIAL[name], ADVERSARIAL[name]).to(dtype)
+    for training in (True, False):
+        assert discover(model.train(training), X.to(dtype)) == []
+
+
+@pytest.mark.parametrize("eps", [1e-5, 1e-12])
+def test_weights_before_a_group_norm_have_no_law(eps):
+    model = mlp(nn.Sequential(nn.GroupNorm(4, 16, eps=eps), nn.ReLU()))
+    for training in (True, False):
+        laws = discover(model.train(training), X)
+        assert [str(law) for law in laws] == ["1.0.weight[i] + 1.0.bias[i] = 2.weight[:,i]   (16 neurons)"]
+
+
+def test_laws_survive_a_bias_that_a_softmax_cancels():
+    """λ amplifies the rounding of the keys' biases, and eight batch norms amplify it again."""
+
+    class GPS(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.convs = nn.ModuleList(pyg.GPSConv(16, None, heads=2, dropout=0.0) for _ in range(8))
+            self.linear = nn.Linear(16, 3)
+
+        def forward(self, x, edge_index):
+            for conv in self.convs:
+                x = conv(x, edge_index)
+            return self.linear(x)
+
+    torch.manual_seed(0)
+    laws = discover(GPS(), torch.randn(24, 16), torch.randint(0, 24, (2, 60)))
+    queries = [law for law in laws if str(law.outgoing[0]).endswith("in_proj_weight[16+i,:]")]
+    assert len(queries) == 8
+    assert len(laws) == 25
 
 
 @pytest.mark.parametrize("width", [16, 128])
