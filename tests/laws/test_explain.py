@@ -211,3 +211,17 @@ def test_to_dict_is_json_serialisable():
     assert data["laws"][0]["exponents"] == [1, 1, -1]
     assert data["laws"][0]["conserved"].startswith("‖2.weight[i,:]‖²")
     assert data["missing"][0]["functions"] == ["tanh"]
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_recurrent_layers_are_named(kind):
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.recurrent, self.linear = getattr(nn, kind)(5, 4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.linear(self.recurrent(x)[0])
+
+    causes = {missing.cause for missing in explain(Recurrent(), torch.randn(6, 5)).missing}
+    assert causes == {f"{kind.lower()} is not positively homogeneous"}

@@ -111,12 +111,13 @@ def test_nearly_homogeneous_activations_have_no_law(name, width):
     assert discover(mlp(activation, activation, width=width), X) == []
 
 
-def test_std_of_pna_has_no_law():
+@pytest.mark.parametrize("layers", [2, 8])
+def test_std_of_pna_has_no_law(layers):
     degrees = torch.ones(8, dtype=torch.long)
-    model = pyg.PNA(FEATURES, 8, 2, 3, aggregators=["mean", "std"], scalers=["identity"], deg=degrees)
+    model = pyg.PNA(FEATURES, 8, layers, 3, aggregators=["mean", "std"], scalers=["identity"], deg=degrees)
     explanation = explain(model, *graph())
     assert not any("pre_nns" in slot.name for law in explanation.laws for slot in law.incoming)
-    assert len(explanation.laws) == 3
+    assert len(explanation.laws) == 2 * layers - 1
     causes = {missing.cause for missing in explanation.missing}
     assert causes == {"clamp is positively homogeneous only approximately, up to ε = 1e-5"}
 

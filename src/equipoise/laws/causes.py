@@ -20,6 +20,8 @@ from equipoise.laws.slot import Slot
 from equipoise.laws.trace import PRODUCT_FUNCTIONS, FunctionCall, Trace
 
 MAX_ABLATIONS = 8
+# Cannot be replaced by the identity; gates with sigmoid and tanh are inside.
+RECURRENT_FUNCTIONS = {"lstm", "gru", "rnn_tanh", "lstm_cell", "gru_cell", "rnn_tanh_cell"}
 SOFTMAX_FUNCTIONS = {"exp", "sub", "softmax"}  # not ablated jointly with others: that would remove attention itself
 
 SlotGroup = tuple[Slot, ...]
@@ -64,11 +66,19 @@ def missing_laws(probe: Probe, result: SearchResult, progress: Progress) -> list
     trace = probe.trace_homogeneity()
     uncovered = [slot for slot in _output_slots(probe, trace.calls) if not result.covers(slot)]
     order = {slot.name: number for number, slot in enumerate(uncovered)}
+    recurrent = {
+        name: call.function for call in trace.calls if call.function in RECURRENT_FUNCTIONS for name, _ in call.reads
+    }
+    missing = [
+        MissingLaw((slot,), f"{recurrent[slot.name]} is not positively homogeneous")
+        for slot in uncovered
+        if slot.name in recurrent
+    ]
+    uncovered = [slot for slot in uncovered if slot.name not in recurrent]
     candidates = _ablation_candidates(trace)
     joint = tuple(function for function in candidates if function not in SOFTMAX_FUNCTIONS)
     ablations = [(function,) for function in candidates] + ([joint] if len(joint) > 1 else [])
     groups_after_ablation = cache(lambda functions: _groups_after_ablation(probe, functions, progress))
-    missing: list[MissingLaw] = []
     for functions in ablations:
         for slot in list(uncovered):
             if slot in uncovered and _in_any_group(slot, groups_after_ablation(functions)):

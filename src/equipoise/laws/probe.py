@@ -37,6 +37,7 @@ log = logging.getLogger("equipoise")
 
 INPUT, OUTPUT = "(input {})", "(output)"
 NO_EFFECT = 1e-13  # |θ·∇θ| of an entry, relative to the largest: a smaller one is rounding
+MAX_VECTORIZED_ENTRIES = 2_000_000  # gradients to compute at once; a loop is faster for large parameters
 SUBGRAPH_SIZES = (32, 512)  # number of nodes of a sample; the larger one if the smaller one leaves parameters unused
 
 
@@ -237,18 +238,20 @@ class Probe:
             For every output gradient one tensor per parameter, input and output that has a gradient, by name.
         """
         self.randomize(mean)
-        return self.products(count)
+        return self._products(count)
 
-    def products(self, count: int = 1) -> list[dict[str, Tensor]]:
-        """Compute θ·∇θ elementwise at the current parameters, for random gradients of the output.
+    def depends_on(self, names: Sequence[str]) -> bool:
+        """Whether the output of the network, without gates, has more than rounding as a gradient for a parameter."""
+        if not names:
+            return False
+        self.randomize(mean=0.5)
+        sample = self._products(1, gated=False)[0]
+        sizes = {name: float(sample[name].abs().max()) for name in sample.keys() & self.parameters.keys()}
+        return any(sizes.get(name, 0.0) > NO_EFFECT * max(sizes.values()) for name in names)
 
-        Args:
-            count: Number of output gradients.
-
-        Returns:
-            As :meth:`gradient_products`.
-        """
-        output = self.forward()
+    def _products(self, count: int, gated: bool = True) -> list[dict[str, Tensor]]:
+        """Compute θ·∇θ elementwise at the current parameters, for random gradients of the output."""
+        output = self.forward(gated)
         leaves = self.parameters | self.input_leaves
         cotangents = normal(torch.Size((count, *output.shape)), self.generator).to(output.device)
         samples: list[dict[str, Tensor]] = [{OUTPUT: products} for products in output.detach() * cotangents]
@@ -259,9 +262,36 @@ class Probe:
                 sample[name] = inner_products(leaf.detach(), gradient)
         return samples
 
-    def _gradients(self, output: Tensor, leaves: list[Tensor], cotangents: Tensor) -> Sequence[Tensor | None]:
+    def whole_products(self, names: Sequence[str], count: int, mean: float = 0.0) -> tuple[Tensor, Tensor]:
+        """Compute ⟨θ, ∇θ⟩ of whole parameters at new random parameters, for random gradients of the output.
+
+        Args:
+            names: Names of the parameters.
+            count: Number of output gradients, all for the same parameters.
+            mean: Mean of the parameters, in standard deviations.
+
+        Returns:
+            ⟨θ, ∇θ⟩ and the bound ‖θ‖ ‖∇θ‖, with one row per output gradient and one column per parameter.
+        """
+        self.randomize(mean)
+        output = self.forward()
+        leaves = [self.parameters[name] for name in names]
+        cotangents = normal(torch.Size((count, *output.shape)), self.generator).to(output.device)
+        products = torch.zeros(count, len(names), dtype=torch.float64)
+        bounds = torch.zeros_like(products)
+        for column, (leaf, gradients) in enumerate(
+            zip(leaves, self._gradients(output, leaves, cotangents), strict=True)
+        ):
+            if gradients is not None:
+                values, rows = _real_vector(leaf.detach()), _real_vector(gradients, count)
+                products[:, column] = rows @ values
+                bounds[:, column] = rows.norm(dim=1) * values.norm()
+        return products, bounds
+
+    def _gradients(self, output: Tensor, leaves: Sequence[Tensor], cotangents: Tensor) -> Sequence[Tensor | None]:
         """Gradients of every leaf for all cotangents, stacked; None if the output does not depend on the leaf."""
-        if self._vectorizes:
+        entries = len(cotangents) * sum(leaf.numel() for leaf in leaves)
+        if self._vectorizes and entries <= MAX_VECTORIZED_ENTRIES:
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # functions without a batching rule are slow, not wrong
@@ -288,10 +318,10 @@ class Probe:
         trace = Trace(dict(self.copy.named_parameters()), test_homogeneity=True)
         submodules = [module for module in self.copy.modules() if module is not self.copy]
         handles = [module.register_forward_pre_hook(trace.forward_pre_hook) for module in submodules]
-        handles += [module.register_forward_hook(trace.forward_hook) for module in submodules]
+        handles += [module.register_forward_hook(trace.forward_hook, prepend=True) for module in submodules]
         try:
-            with trace:
-                trace.output_weights = trace.producers(self.forward(gated=False))
+            with trace:  # with gates: where activations explode, no ε is visible
+                trace.output_weights = trace.producers(self.forward())
         finally:
             for handle in handles:
                 handle.remove()
@@ -317,3 +347,9 @@ class Probe:
             return leaf
         factors = random_factors(leaf.shape, self.generator).to(leaf.device)
         return factors.to(leaf.dtype) if not leaf.any() else leaf * factors
+
+
+def _real_vector(values: Tensor, rows: int | None = None) -> Tensor:
+    """Flatten a tensor on the CPU, with a complex entry as two real ones; ``rows`` of them if given."""
+    values = (torch.view_as_real(values) if values.is_complex() else values).cpu()
+    return values.reshape(-1) if rows is None else values.reshape(rows, -1)

@@ -22,7 +22,7 @@ MAX_ENTRIES = 50_000_000  # of all samples together: 400 MB
 MAX_DEAD_SAMPLES = 6  # attempts to find parameters at which no layer is dead
 SCALE_FREE_TOLERANCE = 1e-11  # a slot is scale-free if ⟨θ,∇θ⟩ is below this fraction of Σ|θ·∇θ|
 
-Sums = tuple[Tensor, Tensor]  # Σ θ·∇θ and Σ |θ·∇θ| over whole parameters, one row per sample
+Sums = tuple[Tensor, Tensor]  # ⟨θ, ∇θ⟩ and ‖θ‖ ‖∇θ‖ of a whole parameter, one row per sample
 
 
 class GradientProducts:
@@ -87,7 +87,7 @@ class GradientProducts:
     def draw_samples_for(self, slots: list[Slot]) -> None:
         """Draw samples until a matrix with one column per slot has more nonzero rows than columns."""
         if slots[0].neurons == 1:
-            self._draw_whole(len(slots) + 8)
+            self._draw_whole([slot.name for slot in slots])
             return
         needed = ceil(1.25 * len(slots)) + 8
         max_samples = MAX_ENTRIES // sum(map(prod, self.shapes.values()))
@@ -100,7 +100,7 @@ class GradientProducts:
         return self._whole[slot.name][0] if slot.neurons == 1 else self._sum(slot, self._products(slot.name))
 
     def absolute_sum(self, slot: Slot) -> float:
-        """Norm of Σ |θ·∇θ| over the same entries: the scale against which cancellation in the column is measured."""
+        """Norm of Σ |θ·∇θ| over the same entries, or a bound: the scale of cancellation in the column."""
         if slot.neurons == 1:
             return float(self._whole[slot.name][1].norm())
         return float(self._sum(slot, self._products(slot.name).abs()).norm())
@@ -122,19 +122,12 @@ class GradientProducts:
         self._stacked.clear()
         self._magnitudes.clear()
 
-    def _draw_whole(self, rows: int) -> None:
+    def _draw_whole(self, names: list[str]) -> None:
         """Draw samples for whole parameters; only their sums are kept, since there is one row per sample."""
-        names = self._parameter_names()
-        sums: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in names}
-        for _ in range(FORWARDS):
-            for sample in self.probe.gradient_products(ceil(rows / FORWARDS), self._mean):
-                for name in names:
-                    product = sample.get(name, torch.zeros(1, dtype=torch.float64))
-                    sums[name].append((product.sum(), product.abs().sum()))
-        self._whole = {
-            name: (torch.stack([total for total, _ in pairs]), torch.stack([size for _, size in pairs]))
-            for name, pairs in sums.items()
-        }
+        count = ceil((len(names) + 8) / FORWARDS)
+        samples = [self.probe.whole_products(names, count, self._mean) for _ in range(FORWARDS)]
+        products, bounds = (torch.cat(parts) for parts in zip(*samples, strict=True))
+        self._whole = {name: (products[:, k], bounds[:, k]) for k, name in enumerate(names)}
 
     def _find_live_samples(self) -> None:
         """Draw samples at weights of increasing mean, and keep those in which the most parameters have a gradient."""

@@ -82,6 +82,7 @@ def _whole_parameters(products: GradientProducts, result: SearchResult) -> tuple
     """Select the parameters to search as slots of one neuron.
 
     These are the parameters without a law; all of them if there are scalars to balance or frozen parameters in between.
+    A scalar that cancels, such as the bias of attention scores, is none.
 
     Args:
         products: Gradient products of the network.
@@ -92,7 +93,8 @@ def _whole_parameters(products: GradientProducts, result: SearchResult) -> tuple
     """
     slots = {slot.name: slot for slot in products.whole_parameters()}
     frozen = any(not parameter.requires_grad for parameter in products.probe.copy.parameters())
-    if not frozen and all(prod(slot.shape) > 1 for slot in slots.values()):
+    scalars = [name for name, slot in slots.items() if prod(slot.shape) == 1]
+    if not frozen and not products.probe.depends_on(scalars):
         in_laws = {slot.name for law in result.laws for slot in law.slots}
         slots = {name: slot for name, slot in slots.items() if name not in in_laws}
     laws = [law for law in result.laws if all(s.covers_parameter and s.name in slots for s in law.slots)]
