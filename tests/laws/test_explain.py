@@ -225,3 +225,9 @@ def test_recurrent_layers_are_named(kind):
 
     causes = {missing.cause for missing in explain(Recurrent(), torch.randn(6, 5)).missing}
     assert causes == {f"{kind.lower()} is not positively homogeneous"}
+
+
+def test_shared_activation_of_layers_with_different_widths():
+    model = pyg.GIN(FEATURES, 8, 3, CLASSES, norm="batch_norm")  # one ReLU for all layers
+    causes = {missing.cause for missing in explain(model, *graph()).missing}
+    assert causes == {"a normalisation (BatchNorm1d) cancels any rescaling before it, approximately, up to ε = 1e-5"}

@@ -49,6 +49,15 @@ class Gates:
         finally:
             self._active = False
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave the gates out of calls within the context, in the middle of a forward pass."""
+        active, self._active = self._active, False
+        try:
+            yield
+        finally:
+            self._active = active
+
     def _hook(self, module: nn.Module, _: Any, output: Any) -> Any:
         if not self._active:
             return output

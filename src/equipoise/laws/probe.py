@@ -315,7 +315,7 @@ class Probe:
 
     def trace_homogeneity(self) -> Trace:
         """Trace the forward pass, including submodules, and determine the degree of homogeneity of every call."""
-        trace = Trace(dict(self.copy.named_parameters()), test_homogeneity=True)
+        trace = Trace(dict(self.copy.named_parameters()), test_homogeneity=True, pause=self._gates.paused)
         submodules = [module for module in self.copy.modules() if module is not self.copy]
         handles = [module.register_forward_pre_hook(trace.forward_pre_hook) for module in submodules]
         handles += [module.register_forward_hook(trace.forward_hook, prepend=True) for module in submodules]

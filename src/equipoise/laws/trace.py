@@ -7,7 +7,8 @@ floating-point tensor that is not a parameter; its *producers* are the weights t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -77,6 +78,7 @@ class Trace(TorchFunctionMode):
     Args:
         parameters: Parameters to recognise among the arguments, by name.
         test_homogeneity: Whether to repeat every call with doubled features, to determine its degree of homogeneity.
+        pause: Context for repeated calls, in which other hooks do nothing.
 
     Attributes:
         calls: Function calls, in order.
@@ -85,8 +87,14 @@ class Trace(TorchFunctionMode):
         output_weights: Producers of the network's output.
     """
 
-    def __init__(self, parameters: Mapping[str, Tensor], test_homogeneity: bool = False) -> None:
+    def __init__(
+        self,
+        parameters: Mapping[str, Tensor],
+        test_homogeneity: bool = False,
+        pause: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         super().__init__()
+        self._pause = pause
         self.calls: list[FunctionCall] = []
         self.blocks: set[tuple[int, int, int]] = set()
         self.modules: list[FunctionCall] = []
@@ -146,10 +154,11 @@ class Trace(TorchFunctionMode):
         if isinstance(feature, Tensor) and isinstance(result, Tensor) and feature.shape == result.shape:
             rng_state = torch.get_rng_state()
             torch.set_rng_state(self._rng_states[id(module)])
-            scaled = self._call_at_scales(module.forward, args, {})
+            # Once more at scale 1: the result has passed the gates of inner modules, a repeated call does not.
+            plain, *scaled = self._call_at_scales(module.forward, args, {}, (1.0, *SCALES)) or [result]
             torch.set_rng_state(rng_state)
             reads = tuple((name, 0) for name in map(self._names.get, map(id, module.parameters())) if name)
-            degree, exact = homogeneity_degree(scaled, result)
+            degree, exact = homogeneity_degree(scaled, plain)
             epsilon = 0.0 if exact else _epsilon(vars(module).get("eps"))
             self.modules.append(FunctionCall(type(module).__name__, reads, degree, epsilon, preserves_shape=True))
 
@@ -183,8 +192,10 @@ class Trace(TorchFunctionMode):
             isinstance(leaf, Tensor) and leaf.requires_grad and leaf.is_floating_point() and id(leaf) not in self._names
         )
 
-    def _call_at_scales(self, func: Callable[..., Any], args: Any, kwargs: Any) -> list[Tensor]:
-        """Repeat a call with its features times each of ``SCALES``, with the same random numbers; [] if impossible."""
+    def _call_at_scales(
+        self, func: Callable[..., Any], args: Any, kwargs: Any, scales: Sequence[float] = SCALES
+    ) -> list[Tensor]:
+        """Repeat a call with its features times each scale, with the same random numbers; [] if impossible."""
         name = getattr(func, "__name__", "")
         in_place = name.endswith("_") and not name.endswith("__")
         if not self._features((args, kwargs)) or (in_place and not self._is_feature(args[0])):
@@ -193,9 +204,9 @@ class Trace(TorchFunctionMode):
         self._repeating = True
         results = []
         try:
-            for scale in SCALES:
+            for scale in scales:
                 torch.set_rng_state(rng_state)
-                with torch.no_grad():
+                with torch.no_grad(), self._pause():
                     scaled = tree_map(
                         lambda leaf, scale=scale: scale * leaf.detach() if self._is_feature(leaf) else leaf,
                         (args, kwargs),
