@@ -97,3 +97,32 @@ def test_missing_attribute_of_a_data_object():
     x, edge_index = graph()
     with pytest.raises(ForwardError, match="requires 'position', which Data does not have"):
         discover(Model(), Data(x=x, edge_index=edge_index))
+
+
+def test_a_short_bias_that_happens_to_be_positive_hides_no_term():
+    """Kept positive and large, it would make LeakyReLU linear, and the scores would lose the target weights."""
+    for seed in range(4):
+        torch.manual_seed(seed)
+        model = gatv2([FEATURES, 8, 8, CLASSES], share_weights=False, bias=True)
+        for conv in (model.conv3.lin_l, model.conv3.lin_r):
+            nn.init.uniform_(conv.bias, 0.1, 1.0)
+        laws = discover(model, *graph())
+        assert len(laws) == 2
+        assert "conv3.lin_r.weight" in {slot.name for slot in laws[1].outgoing}
+
+
+def test_a_short_parameter_under_a_logarithm_stays_positive():
+    class LogScale(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net, self.scale = (
+                nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3)),
+                nn.Parameter(torch.ones(3)),
+            )
+
+        def forward(self, x):
+            return self.net(x) + self.scale.log()
+
+    model = LogScale()
+    model.scale.data = torch.tensor([0.5, 1.0, 2.0])
+    assert [law.neurons for law in discover(model, X)] == [8]

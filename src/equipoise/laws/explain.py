@@ -188,7 +188,7 @@ def explain(
         missing = missing_laws(probe, result, progress)
         warnings = tuple(_warnings(model, probe))
     if any(is_lazy(parameter) for parameter in model.parameters()):
-        probe.load(probe.own)
+        probe.values.load(probe.values.own)
         balance = tuple(_balance(law.bind(probe.copy)) for law in result.laws)
     else:
         balance = tuple(_balance(law) for law in result.laws)
@@ -211,7 +211,7 @@ def _warnings(model: nn.Module, probe: Probe) -> Iterable[str]:
     lazy = [name for name, parameter in model.named_parameters() if is_lazy(parameter)]
     if lazy:
         yield f"uninitialised lazy parameters: {', '.join(lazy)}; run the model once before you use its laws"
-    not_finite = [name for name, p in probe.own.items() if not bool(torch.isfinite(p).all())]
+    not_finite = [name for name, p in probe.values.own.items() if not bool(torch.isfinite(p).all())]
     if not_finite:
         yield f"not finite (NaN or infinite): {', '.join(not_finite)}"
     products = probe.gradient_products()[0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,11 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from equipoise.errors import EquipoiseError
+from equipoise.errors import EquipoiseError, OutputError
 from equipoise.laws.ablation import ablated
 from equipoise.laws.binding import bind_data, parameter_names
 from equipoise.laws.float64 import fixed_random_state, float64_copy, forward_error, to_float64
 from equipoise.laws.gates import Gates, normal, random_factors
+from equipoise.laws.parameter_values import NO_EFFECT, ParameterValues
 from equipoise.laws.slot import inner_products
 from equipoise.laws.subgraph import Inputs, Subgraph, is_data, sample_subgraph
 from equipoise.laws.trace import Trace
@@ -36,7 +37,6 @@ from equipoise.laws.validation import (
 log = logging.getLogger("equipoise")
 
 INPUT, OUTPUT = "(input {})", "(output)"
-NO_EFFECT = 1e-13  # |θ·∇θ| of an entry, relative to the largest: a smaller one is rounding
 MAX_VECTORIZED_ENTRIES = 2_000_000  # gradients to compute at once; a loop is faster for large parameters
 SUBGRAPH_SIZES = (32, 512)  # number of nodes of a sample; the larger one if the smaller one leaves parameters unused
 
@@ -53,12 +53,11 @@ class Probe:
 
     Attributes:
         parameters: Trainable parameters of the copy, by name.
-        own: Values of these parameters in the user's model.
+        values: Values that these parameters take: random ones, and those of the user's model.
         buffers: Values of the copy's buffers before every forward pass.
         subgraph: The sample, if there is one.
         input_leaves: Dense floating-point inputs, by name ``(input 0)``, ``(input 1)``, …
         ablated: Names of functions and module classes to replace by the identity.
-        without_effect: Masks of entries without effect; see :meth:`find_entries_without_effect`.
     """
 
     def __init__(
@@ -74,16 +73,13 @@ class Probe:
         self.model = model
         self.output = output
         self.ablated: frozenset[str] = frozenset()
-        self.without_effect: dict[str, Tensor] = {}
-        self._zeroed: dict[str, Tensor] = {}
         self.generator = torch.Generator().manual_seed(0)
         self._original = bind_data(model, (inputs, kwargs))
         self.copy = float64_copy(model, self._original)
         check_trainable(self.copy)
         self.parameters = {name: p for name, p in self.copy.named_parameters() if p.requires_grad}
-        self.own = {name: p.detach().clone() for name, p in self.parameters.items()}
+        self.values = ParameterValues(self.parameters, self.generator)
         self.buffers = {name: buffer.detach().clone() for name, buffer in self.copy.named_buffers()}
-        self._positive = {name for name, p in self.parameters.items() if not p.is_complex() and bool((p > 0).all())}
         self._gates = Gates(self.copy, self.generator)
         self._vectorizes = True  # until a backward pass for several output gradients at once fails
         self.subgraph: Subgraph | None = None
@@ -91,6 +87,7 @@ class Probe:
             log.info("%s: %s", type(model).__name__, self.subgraph)
         else:
             self._set_inputs(self._original)
+        self._keep_scales_positive()
 
     def _use_subgraph(self) -> bool:
         """Use the smallest sample that the model runs on and that reaches as many parameters as a larger one."""
@@ -124,60 +121,34 @@ class Probe:
             if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.layout == torch.strided:
                 self.input_leaves[INPUT.format(len(self.input_leaves))] = leaf.requires_grad_()
 
+    def _keep_scales_positive(self) -> None:
+        """Keep every positive parameter positive if the output is not finite otherwise (a logarithm, a root)."""
+        if self.values.maybe_scales:
+            self.randomize()
+            try:
+                self.forward(gated=False)
+            except OutputError:
+                self.values.scales |= self.values.maybe_scales
+
     def randomize(self, mean: float = 0.0) -> None:
-        """Draw new parameters and gates; parameters that are positive in the user's model (scales) stay positive.
+        """Draw new parameters and gates.
 
         Args:
             mean: Mean of the parameters, in standard deviations. With a positive mean fewer ReLUs are dead.
         """
-        for name, parameter in self.parameters.items():
-            rows = max(1, parameter.shape[0]) if parameter.ndim else 1
-            values = (normal(parameter.shape, self.generator, parameter.dtype) + mean) * (
-                2.0 / (rows + parameter.numel() / rows)
-            ) ** 0.5
-            parameter.data.copy_(values.abs() + 0.5 if name in self._positive else values)
-        self._set_zeros()
+        self.values.draw(mean)
         self._gates.reset()
-
-    def find_entries_without_effect(self, samples: Sequence[Mapping[str, Tensor]]) -> None:
-        """Find the entries of parameters whose gradient is rounding in all samples.
-
-        A softmax cancels the bias of its keys, a batch norm the bias before it.
-
-        Args:
-            samples: Gradient products, as :meth:`gradient_products` returns them.
-        """
-        largest: dict[str, Tensor] = {}
-        for sample in samples:
-            for name in sample.keys() & self.parameters.keys():
-                size = sample[name].abs()
-                largest[name] = torch.maximum(largest[name], size) if name in largest else size
-        bound = NO_EFFECT * max((float(size.max()) for size in largest.values()), default=0.0)
-        masks = {name: (size > 0) & (size <= bound) for name, size in largest.items()}
-        self.without_effect = {name: mask for name, mask in masks.items() if bool(mask.any())}
-
-    @contextmanager
-    def zero_without_effect(self) -> Iterator[None]:
-        """Keep the entries without effect at zero within the context, so that no rescaling amplifies their rounding."""
-        self._zeroed = self.without_effect
-        try:
-            yield
-        finally:
-            self._zeroed = {}
 
     @contextmanager
     def at_own_parameters(self) -> Iterator[None]:
         """Use the user's own parameters, and inputs that are not perturbed, within the context."""
-        saved = {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
         inputs = self.inputs, self.kwargs
         self.inputs, self.kwargs = self.own_inputs
         try:
-            self.load(self.own)
-            self._set_zeros()
-            yield
+            with self.values.at_own():
+                yield
         finally:
             self.inputs, self.kwargs = inputs
-            self.load(saved)
 
     @contextmanager
     def scaled_inputs(self, scale: float) -> Iterator[None]:
@@ -190,15 +161,6 @@ class Probe:
             yield
         finally:
             self.inputs, self.kwargs = inputs
-
-    def _set_zeros(self) -> None:
-        for name, mask in self._zeroed.items():
-            self.parameters[name].data[mask] = 0.0
-
-    def load(self, values: Mapping[str, Tensor]) -> None:
-        """Set the parameters of the copy."""
-        for name, parameter in self.parameters.items():
-            parameter.data.copy_(values[name])
 
     def forward(self, gated: bool = True) -> Tensor:
         """Run the copy; gates and random numbers stay the same until :meth:`randomize` is called.

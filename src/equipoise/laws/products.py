@@ -54,7 +54,7 @@ class GradientProducts:
         union = {name: product for sample in self._samples for name, product in sample.items()}
         self.shapes = {name: tuple(union[name].shape) for name in order if name in union}
         self._registration_order = {name: number for number, name in enumerate(self.shapes)}
-        probe.find_entries_without_effect(self._samples)
+        probe.values.find_entries_without_effect(self._samples)
         trace = probe.trace()
         self._first_reads = trace.first_reads()
         self.blocks = frozenset(trace.blocks)

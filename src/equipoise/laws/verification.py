@@ -83,8 +83,8 @@ def largest_change(probe: Probe, laws: Sequence[Law]) -> float:
         The largest change, or the first above the tolerance.
     """
     change = _change(probe, laws)
-    if OUTPUT_TOLERANCE < change <= AMPLIFIED_ROUNDING and probe.without_effect:
-        with probe.zero_without_effect():
+    if OUTPUT_TOLERANCE < change <= AMPLIFIED_ROUNDING and probe.values.without_effect:
+        with probe.values.zero_without_effect():
             change = _change(probe, laws)
     return change
 
@@ -182,8 +182,7 @@ def _rescaled(probe: Probe, laws: Sequence[Law], power: Power) -> Iterator[None]
             replace(law, buffers={}).bind(probe.copy).rescale_(2.0 ** exponents.round())
         yield
     finally:
-        for name, value in saved.items():
-            probe.parameters[name].data.copy_(value)
+        probe.values.load(saved)
 
 
 def _random_powers(probe: Probe, neurons: int, power: Power) -> Tensor:
