@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from equipoise.distributed.exchange import Exchange, append_halo
+from equipoise.distributed.overlap import Overlap, plan_overlap
 from equipoise.distributed.part import Part
 from equipoise.distributed.process_group import TIMEOUT, gather_objects, join_process_group
 from equipoise.errors import DistributedError, GraphError
@@ -76,14 +77,25 @@ class DistributedGraph:
         Returns:
             The graph.
         """
-
-        def build() -> CSRGraph:
-            # Not `self.edge_index`, which would stay in memory.
-            edges = self.stored_edges if self._index is None else self._index[self.stored_edges]
-            return build_graph(edges, (self.num_own + self.exchange.num_halo, self.num_own), self_loops)
-
-        graph: CSRGraph = self.cached(("csr", self_loops), build)
+        graph: CSRGraph = self.cached(("csr", self_loops), lambda: self._build_csr(self_loops))
         return graph
+
+    def overlap(self, self_loops: bool) -> Overlap:
+        """The order of work on the graph; planned once.
+
+        Args:
+            self_loops: replace self-loops by exactly one per own node.
+
+        Returns:
+            The plan. It has edges of its own, so that :meth:`csr` need not stay in memory.
+        """
+        plan: Overlap = self.cached(("overlap", self_loops), lambda: plan_overlap(self._build_csr(self_loops)))
+        return plan
+
+    def _build_csr(self, self_loops: bool) -> CSRGraph:
+        # Not `self.edge_index`, which would stay in memory.
+        edges = self.stored_edges if self._index is None else self._index[self.stored_edges]
+        return build_graph(edges, (self.num_own + self.exchange.num_halo, self.num_own), self_loops)
 
     def append_halo(self, rows: Tensor) -> Tensor:
         """Rows of all sources: those given, of own nodes, and those of the halo, which their owners send.

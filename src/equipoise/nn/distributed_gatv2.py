@@ -1,7 +1,7 @@
 """GATv2 with shared weights on a distributed graph: product, exchange and attention as one autograd function.
 
-Kernels are those of :mod:`equipoise.nn.launch`. Inner nodes are computed while boundary rows arrive, and gradients of
-own nodes while those of the halo are returned. Of a large product x Wᵀ, only the rows of the halo are saved for the
+Kernels are those of :mod:`equipoise.kernels.gatv2`. Inner nodes are computed while boundary rows arrive, and gradients
+of own nodes while those of the halo are returned. Of a large product x Wᵀ, only the rows of the halo are saved for the
 backward pass; those of own nodes are computed again.
 """
 
@@ -18,16 +18,16 @@ from torch.autograd import Function
 from torch_geometric.nn.dense.linear import Linear
 
 from equipoise.distributed.graph import DistributedGraph
-from equipoise.distributed.overlap import Overlap, plan_overlap
+from equipoise.distributed.overlap import Overlap
 from equipoise.kernels import gatv2
 from equipoise.kernels.arguments import Coefficients, GATv2Inputs, HeadShape, Output, ScoreGradients
-from equipoise.kernels.csr import CSRGraph, reachable_sources
+from equipoise.kernels.csr import mark_reachable
 from equipoise.kernels.simd import padded_channels
-from equipoise.kernels.threads import run_kernel, run_ranges
+from equipoise.kernels.threads import Range, run_ranges
 from equipoise.nn.autograd import compile_attention_kernels
+from equipoise.nn.dense_product import multiply_task, weight_gradient_task
 from equipoise.nn.hooks import has_hooks
-from equipoise.nn.kernel_arrays import cached_blocks, flat_arrays, pad_channels
-from equipoise.nn.launch import PartialSums
+from equipoise.nn.kernel_arrays import Array, cached_blocks, flat_arrays, pad_channels
 from equipoise.nn.second_order import differentiable_gradients, gatv2_scores, softmax_and_sum
 from equipoise.nn.sparse_linear import FeatureMatrix
 from equipoise.nn.workspace import MAX_SAVED_BYTES
@@ -59,25 +59,25 @@ def overlapped_gatv2(conv: Any, x: Tensor, graph: DistributedGraph, relu: bool) 
     Returns:
         (own nodes, heads, channels).
     """
-    H, C, csr = conv.heads, conv.out_channels, graph.csr(conv.add_self_loops)
+    H, C = conv.heads, conv.out_channels
     compile_attention_kernels("gatv2", x.dtype, C)
     missing = padded_channels(C) - C
     weight, att = conv.lin_l.weight, pad_channels(conv.att[0])
     if missing:
         weight = F.pad(weight.view(H, C, -1), (0, 0, 0, missing)).flatten(0, 1)
-    overlap = graph.cached(("overlap", conv.add_self_loops), lambda: plan_overlap(csr))
-    call = _Call(graph, csr, overlap, FeatureMatrix(x), conv.negative_slope, relu, H)
-    out: Tensor = _OverlappedGATv2.apply(call, x if call.features.dense else None, weight, att)  # type: ignore[no-untyped-call]
-    return out[..., :C]
+    features, self_loops = FeatureMatrix(x), conv.add_self_loops
+    call = _Call(graph, graph.overlap(self_loops), features, self_loops, conv.negative_slope, relu, H)
+    out: Tensor = _OverlappedGATv2.apply(call, x if features.dense else None, weight, att)  # type: ignore[no-untyped-call]
+    return out[..., :C] if missing else out
 
 
 class _Call(NamedTuple):
     """What a pass depends on besides tensors that may require gradients."""
 
     graph: DistributedGraph
-    csr: CSRGraph
     overlap: Overlap
     features: FeatureMatrix
+    self_loops: bool
     slope: float
     relu: bool
     heads: int
@@ -93,26 +93,27 @@ class _Call(NamedTuple):
 
     def project(self, weight: Tensor) -> Tensor:
         """x Wᵀ of own nodes in an array that has room for the halo."""
-        source = weight.new_empty(self.csr.sources, weight.shape[0])
-        self.features.product(weight.detach(), out=source[: self.csr.targets])
+        source = weight.new_empty(self.overlap.num_sources, weight.shape[0])
+        self.features.product(weight.detach(), out=source[: self.overlap.num_own])
         return source
 
 
 class _OverlappedGATv2(Function):
     @staticmethod
     def forward(ctx: Any, call: _Call, x: Tensor | None, weight: Tensor, att: Tensor) -> Tensor:
-        csr, exchange, shape = call.csr, call.graph.exchange, call.shape(weight)
-        source = call.project(weight)
-        pending = exchange.start_forward(source[: csr.targets], source[csr.targets :])
+        overlap, shape = call.overlap, call.shape(weight)
+        own, source = overlap.num_own, call.project(weight)
+        pending = call.graph.exchange.start_forward(source[:own], source[own:])
         inputs = call.inputs(source, att)
-        alpha = np.empty(csr.edges * call.heads, inputs.source.dtype)
-        out = source.new_empty(csr.targets, *att.shape)
+        alpha = np.empty((overlap.num_edges + 1) * call.heads, inputs.source.dtype)
+        alpha[-call.heads :] = 0  # of the reverse of edges from the halo
+        out = source.new_empty(own, *att.shape)
         results = (Coefficients(alpha, alpha, inputs.edge), out.numpy().ravel(), call.relu, shape)
-        run_ranges(gatv2.forward, call.overlap.inner, csr.by_target, inputs, *results)
+        run_ranges(gatv2.forward, overlap.inner, overlap.by_target, inputs, *results)
         pending.wait()
-        run_ranges(gatv2.forward, call.overlap.boundary, csr.by_target, inputs, *results)
+        run_ranges(gatv2.forward, overlap.boundary, overlap.by_target, inputs, *results)
         large = source.numel() * source.element_size() > MAX_SAVED_BYTES
-        kept = source[csr.targets :].clone() if large else source
+        kept = source[own:].clone() if large else source
         ctx.call = call
         ctx.save_for_backward(x, weight, att, kept, out, torch.from_numpy(alpha))
         return out
@@ -122,45 +123,122 @@ class _OverlappedGATv2(Function):
         call, (x, weight, att, kept, out, alpha) = ctx.call, ctx.saved_tensors
         if torch.is_grad_enabled():  # create_graph=True
             return None, *differentiable_gradients(_differentiable(call), (x, weight, att), grad)
-        dz, datt = _attention_gradients(call, (weight, att, kept, out, alpha), grad)
-        dx = dz @ weight if ctx.needs_input_grad[1] else None
-        return None, dx, call.features.weight_gradient(dz), datt
+        dz, datt, nonzero = _attention_gradients(call, (weight, att, kept, out, alpha), grad)
+        dx = None
+        if ctx.needs_input_grad[1]:
+            dx = dz.new_empty(len(dz), weight.shape[1])
+            multiply_task(dz, weight, dx, nonzero)()
+        dweight = call.features.weight_gradient(dz) if x is None else weight_gradient_task(dz, x.detach(), nonzero)()
+        return None, dx, dweight, datt
 
 
 def _attention_gradients(  # a function of its own, so that its arrays are freed before the products of the caller
     call: _Call, saved: tuple[Tensor, ...], grad: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Gradients of the product x Wᵀ of own nodes, summed over ranks, and of this rank's attention vector."""
+) -> tuple[Tensor, Tensor, Array]:
+    """Gradients of the product x Wᵀ of own nodes, summed over ranks, and of this rank's attention vector.
+
+    Returns:
+        Both gradients, and which rows of the first may be nonzero.
+    """
     weight, att, kept, *output = saved
-    csr, exchange, shape, own = call.csr, call.graph.exchange, call.shape(weight), call.csr.targets
+    overlap, exchange, own = call.overlap, call.graph.exchange, call.overlap.num_own
     source = kept
-    if len(kept) != csr.sources:
+    if len(kept) != overlap.num_sources:
         source = call.project(weight)
         source[own:] = kept
-    dsource = torch.empty_like(source)
-    dsource[own:] = 0
-    inputs = call.inputs(source, att)
+    dsource, inputs = torch.empty_like(source), call.inputs(source, att)
     ds, g, out, alpha = flat_arrays(dsource, grad, *output)
-    coefficients, datt = Coefficients(alpha, alpha, inputs.edge), PartialSums(csr, inputs.att)
-    sums = Output(out, g, np.empty_like(g) if call.relu else g, call.relu)
-    scores = ScoreGradients(np.empty_like(alpha), np.empty(own * call.heads, np.bool_))
-    for_targets = (inputs, coefficients, sums, scores, ds, shape)
-    run_kernel(datt.bind(gatv2.backward_targets), csr.by_target, *for_targets)
-    by_source = csr.by_source._replace(order=call.overlap.source_order)
-    for_sources = (inputs, alpha, sums.dout, scores, reachable_sources(csr, scores.active), ds, shape)
-    run_ranges(gatv2.backward_sources, call.overlap.halo, by_source, *for_sources)
+    gradients = _Gradients(call, inputs, alpha, Output(out, g, g, call.relu), ds, shape=call.shape(weight))
+    for_sources = gradients.begin_symmetric() if overlap.symmetric else gradients.begin()
+    for_sources(overlap.halo)
     pending = exchange.start_backward(dsource[own:])
-    run_ranges(gatv2.backward_sources, call.overlap.own, by_source, *for_sources)
-    return exchange.add_(dsource[:own], pending.wait()), torch.from_numpy(datt.total()).view_as(att)
+    for_sources(overlap.own)
+    nonzero = gradients.reachable[:own]
+    nonzero[exchange.rows.numpy()] = True
+    return exchange.add_(dsource[:own], pending.wait()), torch.from_numpy(gradients.datt()).view_as(att), nonzero
+
+
+class _Gradients:
+    """The kernels of one backward pass: those that compute gradients of scores first, then those for ranges of sources.
+
+    Args:
+        call: the pass.
+        inputs: of the forward pass.
+        alpha: coefficients of the forward pass, followed by zeros, one per head.
+        output: of the forward pass, and its gradient.
+        dsource: where the gradient of all sources is written.
+        shape: heads and channels.
+
+    Attributes:
+        reachable: which sources receive a gradient on this rank.
+    """
+
+    def __init__(
+        self, call: _Call, inputs: GATv2Inputs, alpha: Array, output: Output, dsource: Array, *, shape: HeadShape
+    ) -> None:
+        self.overlap, self.heads, self.shape, self.inputs = call.overlap, call.heads, shape, inputs
+        self.alpha, self.output, self.dsource = alpha, output, dsource
+        self.reachable = np.empty(self.overlap.num_sources, np.bool_)
+        self._datt: dict[int, Array] = {}  # one sum per range, added in order for reproducibility
+
+    def begin(self) -> Callable[[list[Range]], None]:
+        """Two visits of each edge: gradients of scores and targets here, of sources by the function returned."""
+        overlap, dout = self.overlap, np.empty_like(self.output.grad) if self.output.relu else self.output.grad
+        coefficients, output = self._coefficients(), self.output._replace(dout=dout)
+        scores = self._scores(overlap.num_edges)
+        self.dsource[overlap.num_own * (len(self.dsource) // max(overlap.num_sources, 1)) :] = 0
+        arguments = (overlap.by_target, self.inputs, coefficients, output, scores, self.dsource)
+        self._run_summed(gatv2.backward_targets, [*overlap.inner, *overlap.boundary], *arguments)
+        self._mark_reachable(scores)
+        for_sources = (overlap.by_source, self.inputs, self.alpha, dout, scores, self.reachable, self.dsource)
+        return lambda ranges: run_ranges(gatv2.backward_sources, ranges, *for_sources, self.shape)
+
+    def begin_symmetric(self) -> Callable[[list[Range]], None]:
+        """One visit of each edge between own nodes: gradients of scores here, of features by the function returned."""
+        overlap, size = self.overlap, len(self.output.grad)
+        dout = np.empty_like(self.dsource)
+        dout[size:] = 0  # of the halo, times a coefficient of zero
+        if not self.output.relu:
+            dout[:size] = self.output.grad
+        scores = self._scores(int(overlap.by_source.ptr[-1]) + 1)
+        scores.dscore[overlap.num_edges * self.heads :] = 0
+        output = self.output._replace(dout=dout)
+        arguments = (overlap.by_target, self.inputs.source, self._coefficients(), output, scores, self.shape)
+        run_ranges(gatv2.backward_scores, [*overlap.inner, *overlap.boundary], *arguments)
+        self._mark_reachable(scores)
+        for_sources = (overlap.by_source, self.inputs, self.alpha, dout, scores.dscore, self.reachable, self.dsource)
+        return lambda ranges: self._run_summed(gatv2.backward_symmetric, ranges, *for_sources)
+
+    def datt(self) -> Array:
+        """Gradient of the attention vector, after all ranges."""
+        total: Array = sum((self._datt[lo] for lo in sorted(self._datt)), np.zeros_like(self.inputs.att))
+        return total / 2 if self.overlap.symmetric else total  # every gradient of a score counts at both ends
+
+    def _run_summed(self, kernel: Any, ranges: list[Range], *arguments: Any) -> None:
+        self._datt |= {lo: np.zeros_like(self.inputs.att) for lo, _ in ranges}
+        run_ranges(lambda lo, hi: kernel(lo, hi, *arguments, self._datt[lo], self.shape), ranges)
+
+    def _mark_reachable(self, scores: ScoreGradients) -> None:
+        own, edges = self.overlap.num_own, self.overlap.by_target
+        mark_reachable(edges.ptr, edges.neighbour, scores.active, self.reachable)
+        self.reachable[:own] |= scores.active.reshape(own, self.heads).any(axis=1)
+
+    def _coefficients(self) -> Coefficients:
+        return Coefficients(self.alpha, self.alpha, self.inputs.edge)
+
+    def _scores(self, edges: int) -> ScoreGradients:
+        active = np.empty(self.overlap.num_own * self.heads, np.bool_)
+        return ScoreGradients(np.empty(edges * self.heads, self.alpha.dtype), active)
 
 
 def _differentiable(call: _Call) -> Callable[..., Tensor]:
     """The same function by operations of torch that can be differentiated twice."""
+    csr = call.graph.csr(call.self_loops)
 
     def forward(x: Tensor | None, weight: Tensor, att: Tensor) -> Tensor:
         z = (call.features.linear(weight) if x is None else x @ weight.t()).view(-1, *att.shape)
         source = call.graph.append_halo(z)
-        score = gatv2_scores(call.csr, source, z, att, call.slope)
-        return softmax_and_sum(call.csr, score, source, z.new_empty(0), call.relu)[0]
+        score = gatv2_scores(csr, source, z, att, call.slope)
+        return softmax_and_sum(csr, score, source, z.new_empty(0), call.relu)[0]
 
     return forward
