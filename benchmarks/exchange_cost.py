@@ -10,7 +10,7 @@ from pathlib import Path
 import equipoise as eq
 from equipoise.bench.cases import random_graph
 from equipoise.distributed.cost import exchange_bytes, exchange_cost, expected_halo
-from equipoise.distributed.summary import PartitionSummary
+from equipoise.distributed.parts.summary import PartitionSummary
 
 NODES, EDGES = 111_000_000, 1_600_000_000
 WIDTH, LAYERS, GBITS = 64, 3, 10

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from equipoise.distributed.gradients import sum_gradients as sum_gradients
     from equipoise.distributed.gradients import sum_over_ranks as sum_over_ranks
     from equipoise.distributed.graph import DistributedGraph as DistributedGraph
-    from equipoise.distributed.loading import load_part as load_part
-    from equipoise.distributed.part import Part as Part
-    from equipoise.distributed.partition import partition as partition
+    from equipoise.distributed.parts.loading import load_part as load_part
+    from equipoise.distributed.parts.part import Part as Part
+    from equipoise.distributed.parts.partition import partition as partition
     from equipoise.errors import EquipoiseError as EquipoiseError
     from equipoise.init.balance import balance_ as balance_
     from equipoise.init.schemes import initialize_ as initialize_
@@ -66,7 +66,7 @@ _HOMES = {
     "Explanation": "equipoise.laws.explain",
     "History": "equipoise.training.history",
     "Law": "equipoise.laws.law",
-    "Part": "equipoise.distributed.part",
+    "Part": "equipoise.distributed.parts.part",
     "Rebalancer": "equipoise.training.rebalancer",
     "Recorder": "equipoise.training.recorder",
     "Recording": "equipoise.training.recording",
@@ -81,8 +81,8 @@ _HOMES = {
     "initialize_": "equipoise.init.schemes",
     "imbalance": "equipoise.laws.law",
     "load_dataset": "equipoise.data.load",
-    "load_part": "equipoise.distributed.loading",
-    "partition": "equipoise.distributed.partition",
+    "load_part": "equipoise.distributed.parts.loading",
+    "partition": "equipoise.distributed.parts.partition",
     "rebalance_": "equipoise.laws.rebalance",
     "residual": "equipoise.laws.law",
     "sum_gradients": "equipoise.distributed.gradients",

@@ -41,11 +41,16 @@ def start_command(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     """Start ``equipoise`` with these arguments in a folder, as a new process group."""
     script = folder / "command.py"
     script.write_text(SCRIPT)
+    return start_python(folder, str(script), *arguments)
+
+
+def start_python(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    """Start Python with the sources of this repository in a folder, as a new process group."""
     source = Path(__file__).parents[2] / "src"
     return subprocess.Popen(
-        [sys.executable, str(script), *arguments],
+        [sys.executable, *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(source), "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "PYTHONPATH": str(source), "PYTHONUNBUFFERED": "1", **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from equipoise.distributed.part import Manifest, Part
+from equipoise.distributed.parts.part import Manifest, Part
 
 
 def split(data: Data, owner: Tensor, parts: int, name: str = "test") -> list[Part]:

@@ -5,7 +5,7 @@ import pytest
 
 import equipoise as eq
 from equipoise.distributed.cost import exchange_bytes, exchange_cost, expected_halo
-from equipoise.distributed.summary import read_summary
+from equipoise.distributed.parts.summary import read_summary
 
 
 def test_bytes_are_those_of_the_rows_that_a_rank_receives(tmp_path):

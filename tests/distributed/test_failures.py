@@ -4,8 +4,6 @@ import io
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,10 +14,9 @@ import equipoise as eq
 from equipoise.errors import DistributedError
 from equipoise.experiments.checkpoint import DIGITS, HEADER
 from equipoise.training.loop import train
+from tests.commands.processes import start_python
 from tests.distributed.ranks import run_ranks
 from tests.distributed.splitting import owners, random_graph, split
-
-SOURCE = Path(__file__).parents[2] / "src"
 
 
 def train_with_a_failure(rank, world_size, failure):
@@ -61,17 +58,10 @@ class Job:
     """A job of ``torchrun … -m equipoise train --parts`` with two ranks."""
 
     def __init__(self, folder, *arguments, restarts=0):
-        launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-        command = ["-m", "equipoise", "train", "--parts", "parts", "--layers", "3", "--width", "8", "--lr", "0.1"]
-        self.process = subprocess.Popen(
-            [*launcher, f"--max-restarts={restarts}", *command, *arguments],
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
+        command = ("-m", "equipoise", "train", "--parts", "parts", "--layers", "3", "--width", "8", "--lr", "0.1")
+        options = (f"--max-restarts={restarts}", *command, *arguments)
+        self.process = start_python(folder, *launcher, *options, OMP_NUM_THREADS="1")
 
     def finish(self):
         out, err = self.process.communicate(timeout=300)

@@ -24,6 +24,7 @@ F_IN, F_OUT = 6, 4
 LAYERS = {
     "gatv2": lambda: GATv2Conv(F_IN, F_OUT, heads=2),
     "gatv2 shared": lambda: GATv2Conv(F_IN, F_OUT, share_weights=True, residual=True),
+    "gatv2 shared heads": lambda: GATv2Conv(F_IN, F_OUT, heads=2, concat=False, share_weights=True),
     "gatv2 without loops": lambda: GATv2Conv(F_IN, F_OUT, add_self_loops=False, share_weights=True, bias=False),
     "gatv2 edge features": lambda: GATv2Conv(F_IN, F_OUT, edge_dim=1),
     "gat": lambda: GATConv(F_IN, F_OUT, heads=3, concat=False, residual=True),
@@ -41,6 +42,7 @@ LAYERS = {
     "omega-gat": lambda: OmegaGATConv(F_IN, F_OUT, heads=2),
     "lipschitz-gat": lambda: LipschitzGATConv(F_IN, F_OUT, heads=2),
 }
+SHARED = ("gatv2 shared", "gatv2 shared heads", "gatv2 without loops")
 WITH_EDGES = ("gatv2 edge features", "gat edge features", "gcn weighted", "graphconv weighted")
 
 
@@ -72,8 +74,32 @@ def run_all_layers(rank, world_size):
         for name in LAYERS:
             results[case, name] = (part.own, *run_layer(name, part.x, graph, part.edge_attr, out_grad))
         results |= {(f"{case}, inner first", name): value for name, value in run_in_another_order(part).items()}
+        results["symmetric", case] = run_symmetric(case, rank, world_size)
     results["ring"] = run_on_ring(rank, world_size)
     return results | {"second derivative": check_second_derivatives(part, graph), "refused": refusals(part, graph)}
+
+
+def symmetric_graph():
+    """A graph with every edge in both directions, some of them repeated."""
+    data = random_graph()
+    data.edge_index = torch.cat([data.edge_index, data.edge_index.flip(0)], dim=1)
+    del data.edge_attr
+    return data
+
+
+def run_symmetric(case, rank, world_size):
+    """Layers that visit edges between own nodes once in the backward pass; with and without products saved."""
+    data = symmetric_graph()
+    part = split(data, owners(data, world_size, case), world_size)[rank]
+    graph, out_grad = DistributedGraph(part), output_gradient(data.num_nodes)[part.own]
+    out_grad[::3] = 0  # nodes without gradient
+    results = {}
+    for limit in (0, 2**24):
+        distributed_gatv2.MAX_SAVED_BYTES = limit
+        results |= {(name, limit): run_layer(name, part.x, graph, None, out_grad) for name in SHARED}
+    assert graph.overlap(self_loops=True).symmetric
+    assert graph.overlap(self_loops=False).symmetric
+    return part.own, out_grad, results
 
 
 def ring(nodes=2000):
@@ -92,7 +118,8 @@ def run_on_ring(rank, world_size):
     for limit in (2**24, 0):
         distributed_gatv2.MAX_SAVED_BYTES = limit
         results.append(run_layer("gatv2 without loops", part.x, graph, None, out_grad))
-    assert graph.cached(("overlap", False), None).inner
+    assert graph.overlap(self_loops=False).inner
+    assert not graph.overlap(self_loops=False).symmetric
     return part.own, results, penalty_gradient("gatv2 without loops", part.x, graph, out_grad)
 
 
@@ -162,6 +189,21 @@ def test_layers_equal_one_process(ranks, one_process, case):
         for index, expected in enumerate(gradients):
             total = sum(result[case, name][3][index] for result in ranks)
             torch.testing.assert_close(total, expected, rtol=1e-11, atol=1e-11, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_symmetric_graphs_equal_one_process(ranks, case):
+    data = symmetric_graph()
+    out_grad = torch.zeros(data.num_nodes, 9, dtype=torch.float64)
+    results = [result["symmetric", case] for result in ranks]
+    for own, own_grad, _ in results:
+        out_grad[own] = own_grad
+    for name, limit in results[0][2]:
+        out, dx, gradients = run_layer(name, data.x, data.edge_index, None, out_grad)
+        for own, _, runs in results:
+            torch.testing.assert_close(runs[name, limit][:2], (out[own], dx[own]), rtol=1e-11, atol=1e-11)
+        totals = [sum(g) for g in zip(*(runs[name, limit][2] for _, _, runs in results), strict=True)]
+        torch.testing.assert_close(totals, gradients, rtol=1e-11, atol=1e-11)
 
 
 def test_overlap_and_recomputed_products_equal_one_process(ranks):

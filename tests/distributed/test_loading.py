@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import equipoise as eq
-from equipoise.distributed.part_files import MANIFEST
+from equipoise.distributed.parts.files import MANIFEST
 from equipoise.errors import PartitionError
 
 

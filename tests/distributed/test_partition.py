@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data
 
 import equipoise as eq
-from equipoise.distributed import graph_arrays
-from equipoise.distributed.graph_arrays import read_graph
-from equipoise.distributed.part_files import StoredManifest, read_manifest
-from equipoise.distributed.part_writer import write_parts
+from equipoise.distributed.parts import graph_arrays
+from equipoise.distributed.parts.files import StoredManifest, read_manifest
+from equipoise.distributed.parts.graph_arrays import read_graph
+from equipoise.distributed.parts.writer import write_parts
 from equipoise.errors import ChoiceError, EdgeIndexError, PartitionError
 from tests.distributed.graphs import graphs
 
@@ -262,7 +262,7 @@ def test_impossible_requests_are_refused(tmp_path, monkeypatch):
         eq.partition(data, 0, tmp_path / "parts")
     with pytest.raises(ChoiceError, match="did you mean 'metis'"):
         eq.partition(data, 2, tmp_path / "parts", method="meits")
-    monkeypatch.setattr("equipoise.distributed.assignment.find_spec", lambda _: None)
+    monkeypatch.setattr("equipoise.distributed.parts.assignment.find_spec", lambda _: None)
     with pytest.raises(PartitionError, match=r"pip install 'equipoise\[metis\]'"):
         eq.partition(data, 2, tmp_path / "parts", method="metis")
     assert eq.partition(data, 2, tmp_path / "parts").method == "blocks"

@@ -81,7 +81,7 @@ def measure_ranks(case: Case, ranks: int, environment: Mapping[str, str] | None 
 def write_parts(folder: Path, case: Case, ranks: int) -> None:
     """Partition the graph of a case."""
     from equipoise.bench.cases import load_graph
-    from equipoise.distributed.partition import partition
+    from equipoise.distributed.parts.partition import partition
 
     partition(load_graph(case), ranks, folder / "parts")
 
@@ -105,7 +105,7 @@ def measure_rank(folder: Path, case: Case) -> dict[str, Any]:
     from equipoise.bench.timing import intervals, peak_memory, reset_peak_memory
     from equipoise.distributed.gradients import sum_gradients, sum_over_ranks
     from equipoise.distributed.graph import DistributedGraph, inner_first
-    from equipoise.distributed.loading import load_part
+    from equipoise.distributed.parts.loading import load_part
     from equipoise.distributed.process_group import sum_tensor_
     from equipoise.kernels.denormals import flush_denormals
     from equipoise.training.loop import train

@@ -44,8 +44,8 @@ def partition(
     """
     with spinner("loading torch, PyG and the data …"):
         from equipoise.data.load import load_dataset
-        from equipoise.distributed.partition import check_destination
-        from equipoise.distributed.partition import partition as partition_graph
+        from equipoise.distributed.parts.partition import check_destination
+        from equipoise.distributed.parts.partition import partition as partition_graph
 
         check_destination(out, force=force)
         folder = Path(graph)

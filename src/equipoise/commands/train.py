@@ -21,7 +21,7 @@ from equipoise.errors import TrainingError
 from equipoise.experiments.choices import CHOICES
 
 if TYPE_CHECKING:
-    from equipoise.distributed.part import Part
+    from equipoise.distributed.parts.part import Part
     from equipoise.training.history import History
 
 Option = typer.Option
@@ -126,7 +126,7 @@ def train(
 
         from equipoise.commands.train_parts import default_checkpoint, train_on_part
         from equipoise.data.load import load_dataset
-        from equipoise.distributed.loading import load_part
+        from equipoise.distributed.parts.loading import load_part
         from equipoise.init.schemes import initialize_
         from equipoise.nn.stack import Stack
         from equipoise.training.loop import train as train_model

@@ -18,7 +18,7 @@ from equipoise.commands.terminal import epoch_bar
 if TYPE_CHECKING:
     from torch import nn
 
-    from equipoise.distributed.part import Part
+    from equipoise.distributed.parts.part import Part
     from equipoise.training.history import History
 
 

@@ -1,1 +1,1 @@
-"""Training on one graph across processes and machines: partitioning, the parts as files, exchange of boundary rows."""
+"""Training on one graph across processes and machines: exchange of boundary rows, summed gradients."""

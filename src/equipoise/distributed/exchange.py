@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
 
+from equipoise.distributed.buffers import BufferPool
 from equipoise.distributed.process_group import connection_errors
 
 
@@ -25,17 +26,18 @@ class Exchange:
         num_own: number of own nodes.
         send: for each rank the local indices of own nodes that it reads.
         receive: for each rank the number of halo nodes that it owns.
+        buffers: memory for the rows on their way.
 
     Attributes:
         num_halo: number of halo nodes.
         bytes_sent: bytes that this rank has sent so far.
     """
 
-    def __init__(self, num_own: int, send: Sequence[Tensor], receive: Sequence[int]) -> None:
+    def __init__(self, num_own: int, send: Sequence[Tensor], receive: Sequence[int], buffers: BufferPool) -> None:
         self.num_own, self.num_halo = num_own, sum(receive)
         self.send, self.rows = list(send), torch.cat(list(send))
         self.send_counts, self.receive_counts = [len(rows) for rows in send], list(receive)
-        self.bytes_sent = 0
+        self.bytes_sent, self._buffers = 0, buffers
 
     def start_forward(self, own: Tensor, halo: Tensor) -> PendingRows:
         """Start to fill the rows of the halo with those of their owners.
@@ -47,7 +49,9 @@ class Exchange:
         Returns:
             The transfer. ``halo`` is complete after its ``wait()``.
         """
-        return self._start(halo, own.index_select(0, self.rows), self.receive_counts, self.send_counts)
+        rows = self._buffers.empty((len(self.rows), *own.shape[1:]), own.dtype)
+        torch.index_select(own.detach(), 0, self.rows, out=rows)
+        return self._start(halo, rows, self.receive_counts, self.send_counts)
 
     def start_backward(self, dhalo: Tensor) -> PendingRows:
         """Start to return the gradients of the halo to their owners.
@@ -59,7 +63,7 @@ class Exchange:
             The transfer; its ``wait()`` returns the gradients that other ranks have for own rows.
         """
         dhalo = dhalo.contiguous()
-        received = dhalo.new_empty(len(self.rows), *dhalo.shape[1:])
+        received = self._buffers.empty((len(self.rows), *dhalo.shape[1:]), dhalo.dtype)
         return self._start(received, dhalo, self.send_counts, self.receive_counts)
 
     def add_(self, dsource: Tensor, received: Tensor) -> Tensor:

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from equipoise.distributed.buffers import BufferPool
 from equipoise.distributed.exchange import Exchange, append_halo
 from equipoise.distributed.overlap import Overlap, plan_overlap
-from equipoise.distributed.part import Part
+from equipoise.distributed.parts.part import Part
 from equipoise.distributed.process_group import TIMEOUT, gather_objects, join_process_group
 from equipoise.errors import DistributedError, GraphError
 from equipoise.kernels.csr import CSRGraph, build_graph
@@ -33,6 +34,7 @@ class DistributedGraph:
     Attributes:
         num_own: number of own nodes.
         exchange: what the rank sends and receives.
+        buffers: memory of the layers' temporary tensors.
 
     Raises:
         DistributedError: if ranks do not match the parts, or parts do not match each other.
@@ -52,7 +54,8 @@ class DistributedGraph:
             self._index = torch.arange(self.num_own + len(part.halo))
             self._index[order] = torch.arange(self.num_own)
             send = tuple(self._index[rows] for rows in part.send)
-        self.exchange = Exchange(self.num_own, send, part.receive)
+        self.buffers = BufferPool()
+        self.exchange = Exchange(self.num_own, send, part.receive, self.buffers)
         self._cache: dict[Hashable, Any] = {}
 
     def __repr__(self) -> str:

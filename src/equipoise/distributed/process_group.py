@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import socket
@@ -20,6 +21,7 @@ from equipoise.errors import DistributedError
 TIMEOUT = 60.0  # seconds that a rank waits for the others in one exchange
 INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"
 TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_LOST_RANKS: list[RuntimeError] = []  # errors of collective operations so far
 
 
 def join_process_group(rank: int, parts: int, *, timeout: float = TIMEOUT) -> None:
@@ -74,6 +76,16 @@ def _init_gloo(timeout: timedelta) -> None:
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     prefixed = dist.PrefixStore(f"equipoise/attempt_{attempt}", store)  # type: ignore[attr-defined]  # not in __all__
     dist.init_process_group("gloo", store=prefixed, rank=rank, world_size=size, timeout=timeout)
+    atexit.register(_leave_process_group)
+
+
+def _leave_process_group() -> None:
+    """End the threads of gloo before the interpreter ends: otherwise a rank may abort after its last line.
+
+    Not if another rank is lost: gloo would wait for it.
+    """
+    if dist.is_initialized() and not _LOST_RANKS:
+        dist.destroy_process_group()
 
 
 def _check_size(processes: int, parts: int) -> None:
@@ -114,6 +126,7 @@ def connection_errors() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
+        _LOST_RANKS.append(error)
         rank = f"rank {dist.get_rank()}: " if dist.is_initialized() else ""
         timeout = "timed out" in str(error).lower() or "timeout" in str(error).lower()
         what = "another rank did not answer in time" if timeout else "the connection to another rank is lost"

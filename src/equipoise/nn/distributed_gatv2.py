@@ -7,6 +7,7 @@ backward pass; those of own nodes are computed again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -92,8 +93,10 @@ class _Call(NamedTuple):
         return GATv2Inputs(s, s, np.empty(0, s.dtype), a, s.dtype.type(self.slope))
 
     def project(self, weight: Tensor) -> Tensor:
-        """x Wᵀ of own nodes in an array that has room for the halo."""
-        source = weight.new_empty(self.overlap.num_sources, weight.shape[0])
+        """x Wᵀ of own nodes in an array that has room for the halo; a large one is valid until the next call."""
+        shape, buffers = (self.overlap.num_sources, weight.shape[0]), self.graph.buffers
+        large = math.prod(shape) * weight.element_size() > MAX_SAVED_BYTES
+        source = buffers.scratch("source", shape, weight.dtype) if large else buffers.empty(shape, weight.dtype)
         self.features.product(weight.detach(), out=source[: self.overlap.num_own])
         return source
 
@@ -105,17 +108,20 @@ class _OverlappedGATv2(Function):
         own, source = overlap.num_own, call.project(weight)
         pending = call.graph.exchange.start_forward(source[:own], source[own:])
         inputs = call.inputs(source, att)
-        alpha = np.empty((overlap.num_edges + 1) * call.heads, inputs.source.dtype)
+        alpha = call.graph.buffers.empty(((overlap.num_edges + 1) * call.heads,), weight.dtype)
         alpha[-call.heads :] = 0  # of the reverse of edges from the halo
-        out = source.new_empty(own, *att.shape)
-        results = (Coefficients(alpha, alpha, inputs.edge), out.numpy().ravel(), call.relu, shape)
+        out, a = call.graph.buffers.empty((own, *att.shape), weight.dtype), alpha.numpy()
+        results = (Coefficients(a, a, inputs.edge), out.numpy().ravel(), call.relu, shape)
         run_ranges(gatv2.forward, overlap.inner, overlap.by_target, inputs, *results)
         pending.wait()
         run_ranges(gatv2.forward, overlap.boundary, overlap.by_target, inputs, *results)
         large = source.numel() * source.element_size() > MAX_SAVED_BYTES
-        kept = source[own:].clone() if large else source
+        kept = source
+        if large:
+            kept = call.graph.buffers.empty((overlap.num_sources - own, weight.shape[0]), weight.dtype)
+            kept.copy_(source[own:])
         ctx.call = call
-        ctx.save_for_backward(x, weight, att, kept, out, torch.from_numpy(alpha))
+        ctx.save_for_backward(x, weight, att, kept, out, alpha)
         return out
 
     @staticmethod
@@ -126,7 +132,7 @@ class _OverlappedGATv2(Function):
         dz, datt, nonzero = _attention_gradients(call, (weight, att, kept, out, alpha), grad)
         dx = None
         if ctx.needs_input_grad[1]:
-            dx = dz.new_empty(len(dz), weight.shape[1])
+            dx = call.graph.buffers.empty((len(dz), weight.shape[1]), dz.dtype)
             multiply_task(dz, weight, dx, nonzero)()
         dweight = call.features.weight_gradient(dz) if x is None else weight_gradient_task(dz, x.detach(), nonzero)()
         return None, dx, dweight, datt
@@ -146,7 +152,7 @@ def _attention_gradients(  # a function of its own, so that its arrays are freed
     if len(kept) != overlap.num_sources:
         source = call.project(weight)
         source[own:] = kept
-    dsource, inputs = torch.empty_like(source), call.inputs(source, att)
+    dsource, inputs = call.graph.buffers.scratch("dsource", source.shape, source.dtype), call.inputs(source, att)
     ds, g, out, alpha = flat_arrays(dsource, grad, *output)
     gradients = _Gradients(call, inputs, alpha, Output(out, g, g, call.relu), ds, shape=call.shape(weight))
     for_sources = gradients.begin_symmetric() if overlap.symmetric else gradients.begin()
@@ -177,13 +183,17 @@ class _Gradients:
         self, call: _Call, inputs: GATv2Inputs, alpha: Array, output: Output, dsource: Array, *, shape: HeadShape
     ) -> None:
         self.overlap, self.heads, self.shape, self.inputs = call.overlap, call.heads, shape, inputs
+        self.buffers = call.graph.buffers
         self.alpha, self.output, self.dsource = alpha, output, dsource
         self.reachable = np.empty(self.overlap.num_sources, np.bool_)
         self._datt: dict[int, Array] = {}  # one sum per range, added in order for reproducibility
 
     def begin(self) -> Callable[[list[Range]], None]:
         """Two visits of each edge: gradients of scores and targets here, of sources by the function returned."""
-        overlap, dout = self.overlap, np.empty_like(self.output.grad) if self.output.relu else self.output.grad
+        overlap, dout = (
+            self.overlap,
+            self._scratch("dout", len(self.output.grad)) if self.output.relu else self.output.grad,
+        )
         coefficients, output = self._coefficients(), self.output._replace(dout=dout)
         scores = self._scores(overlap.num_edges)
         self.dsource[overlap.num_own * (len(self.dsource) // max(overlap.num_sources, 1)) :] = 0
@@ -196,7 +206,7 @@ class _Gradients:
     def begin_symmetric(self) -> Callable[[list[Range]], None]:
         """One visit of each edge between own nodes: gradients of scores here, of features by the function returned."""
         overlap, size = self.overlap, len(self.output.grad)
-        dout = np.empty_like(self.dsource)
+        dout = self._scratch("dout", len(self.dsource))
         dout[size:] = 0  # of the halo, times a coefficient of zero
         if not self.output.relu:
             dout[:size] = self.output.grad
@@ -228,7 +238,10 @@ class _Gradients:
 
     def _scores(self, edges: int) -> ScoreGradients:
         active = np.empty(self.overlap.num_own * self.heads, np.bool_)
-        return ScoreGradients(np.empty(edges * self.heads, self.alpha.dtype), active)
+        return ScoreGradients(self._scratch("dscore", edges * self.heads), active)
+
+    def _scratch(self, name: str, size: int) -> Array:
+        return self.buffers.scratch(name, (size,), torch.from_numpy(self.alpha).dtype).numpy()
 
 
 def _differentiable(call: _Call) -> Callable[..., Tensor]:

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch_geometric.data import Data
 
-from equipoise.distributed.part import Part
+from equipoise.distributed.parts.part import Part
 from equipoise.distributed.process_group import TIMEOUT
 from equipoise.errors import TrainingError
 from equipoise.kernels.denormals import flush_denormals

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, cast
 
 import torch
@@ -14,7 +15,7 @@ from torch_geometric.nn import norm as pyg_norms
 
 from equipoise.distributed.gradients import check_equal_weights, sum_gradients, sum_over_ranks
 from equipoise.distributed.graph import DistributedGraph, inner_first
-from equipoise.distributed.part import Part
+from equipoise.distributed.parts.part import Part
 from equipoise.distributed.process_group import TIMEOUT, all_agree, gather_objects, raise_on_all_ranks, sum_tensor_
 from equipoise.errors import TrainingError
 from equipoise.nn.fused_convs import FUSED_CLASSES
@@ -22,17 +23,8 @@ from equipoise.nn.fused_gcn import ResidualGCNConv
 from equipoise.nn.lipschitz_gat import LipschitzGATConv
 from equipoise.nn.omega_gat import OmegaGATConv
 from equipoise.training.metrics import Metric, accuracy, correct_predictions
-from equipoise.training.sources import ForwardPasses, check_graph, select_features
-from equipoise.training.task import (
-    SPLITS,
-    Loss,
-    check_targets,
-    custom_loss,
-    default_loss,
-    get_targets,
-    model_caller,
-    takes_data,
-)
+from equipoise.training.sources import FullBatch
+from equipoise.training.task import SPLITS, Loss, default_loss
 
 SUPPORTED_LAYERS = (*FUSED_CLASSES.values(), ResidualGCNConv, OmegaGATConv, LipschitzGATConv)
 # Their statistics are taken over nodes: those of one rank are not those of the graph.
@@ -48,7 +40,7 @@ NODE_STATISTICS = (
 )
 
 
-class PartSource:
+class PartSource(FullBatch):
     """One part of a graph per rank: one step per epoch, on the training nodes of all ranks.
 
     Args:
@@ -80,67 +72,48 @@ class PartSource:
         check_equal_weights(model)
         tensors = {name: getattr(part, name) for name in ("x", "y", *(f"{split}_mask" for split in SPLITS))}
         if part.parts == 1:  # the whole graph, on which a stack runs as one function
-            self.data, self.own = Data(edge_index=part.edge_index, **tensors), part.own
+            data, self.own = Data(edge_index=part.edge_index, **tensors), part.own
         else:
             ordered = {name: None if rows is None else rows[order] for name, rows in tensors.items()}
-            self.data, self.own = Data(edge_index=cast(Tensor, graph), **ordered), part.own[order]
-        with raise_on_all_ranks():
-            check_graph(model, self.data)
-        self.model, self.metric, self.loss = model, metric, loss
-        targets = get_targets(self.data)
-        self.nodes = {split: self.data[f"{split}_mask"].nonzero().view(-1) for split in SPLITS}
-        self.targets = {split: targets[indices] for split, indices in self.nodes.items()}
-        counts = sum_tensor_(torch.tensor([self.targets[split].numel() for split in SPLITS]))
-        self.totals = dict(zip(SPLITS, counts.tolist(), strict=True))
-        if missing := [split for split in SPLITS if not self.totals[split]]:
-            raise TrainingError(f"there is no target in the {missing[0]} set", remedy=f"check {missing[0]}_mask")
-        call = model_caller(model)
-        x = None if takes_data(model) else select_features(model, self.data.x, sparse_features)
-        self.forward = ForwardPasses(model, lambda: call(self.data, x), agree=all_agree)
-        self._checked = loss is not None
-
-    def losses(self) -> Iterator[tuple[Tensor, int]]:
-        """Yield the loss of the epoch's step, summed over ranks, and the number 1."""
-        if self.loss is not None:
-            self.model.train()
-            yield sum_over_ranks(custom_loss(self.loss, self.model, self.data)), 1
-            return
-        scores = self.forward.train()
-        if not self._checked:
-            with raise_on_all_ranks():
-                self._check(scores.detach())
-            self._checked = True
-        share = default_loss(scores.index_select(0, self.nodes["train"]), self.targets["train"], reduction="sum")
-        yield sum_over_ranks(share / self.totals["train"]), 1
+            data, self.own = Data(edge_index=cast(Tensor, graph), **ordered), part.own[order]
+        super().__init__(model, data, metric, loss, sparse_features)
 
     def sum_gradients(self) -> None:
         """Sum the gradients over ranks, after the backward pass."""
         sum_gradients(self.model)
 
-    def evaluate(self) -> tuple[float, float]:
-        """Return the metric of all validation and of all test nodes; the same numbers on every rank."""
-        scores = self.forward.evaluate() if self.loss is None else self.forward.evaluate_only()
-        pairs = [(scores.index_select(0, self.nodes[split]), self.targets[split]) for split in SPLITS[1:]]
-        if self.metric is accuracy:
-            correct = sum_tensor_(torch.stack([correct_predictions(*pair).sum() for pair in pairs]))
-            val, test = (int(count) / self.totals[split] for count, split in zip(correct, SPLITS[1:], strict=True))
-        else:
-            val, test = (
-                self.metric(*self._gather(split, *pair)) for split, pair in zip(SPLITS[1:], pairs, strict=True)
-            )
-        return val, test
+    def _errors(self) -> AbstractContextManager[None]:
+        return raise_on_all_ranks()
 
-    def _gather(self, split: str, scores: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def _agree(self, decision: bool) -> bool:
+        return all_agree(decision)
+
+    def _sum(self, share: Tensor) -> Tensor:
+        return sum_over_ranks(share)
+
+    def _check_targets(self) -> None:
+        counts = sum_tensor_(torch.tensor([self.targets[split].numel() for split in SPLITS]))
+        self.totals = dict(zip(SPLITS, counts.tolist(), strict=True))
+        if missing := [split for split in SPLITS if not self.totals[split]]:
+            raise TrainingError(f"there is no target in the {missing[0]} set", remedy=f"check {missing[0]}_mask")
+
+    def _default_loss(self, scores: Tensor) -> Tensor:
+        share = default_loss(scores, self.targets["train"], reduction="sum")
+        return sum_over_ranks(share / self.totals["train"])
+
+    def _metrics(self, scores: Mapping[str, Tensor]) -> Iterable[float]:
+        if self.metric is accuracy:
+            correct = [correct_predictions(rows, self.targets[split]).sum() for split, rows in scores.items()]
+            counts = sum_tensor_(torch.stack(correct)).tolist()
+            return [count / self.totals[split] for count, split in zip(counts, scores, strict=True)]
+        return [self.metric(*self._gather(split, rows)) for split, rows in scores.items()]
+
+    def _gather(self, split: str, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Scores and targets of a split from all ranks, in the order of the whole graph."""
-        everything: list[Any] = gather_objects((self.own[self.nodes[split]], scores, targets))
+        everything: list[Any] = gather_objects((self.own[self.nodes[split]], scores, self.targets[split]))
         nodes, all_scores, all_targets = (torch.cat(tensors) for tensors in zip(*everything, strict=True))
         order = nodes.argsort()
         return all_scores[order], all_targets[order]
-
-    def _check(self, scores: Tensor) -> None:
-        for split, nodes in self.nodes.items():
-            if len(nodes):
-                check_targets(self.targets[split], split, scores.index_select(0, nodes))
 
 
 def check_modules(model: nn.Module) -> None:

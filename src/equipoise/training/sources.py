@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -31,6 +32,9 @@ MAX_SPARSE_DENSITY = 0.2  # fraction of non-zero entries above which a dense pro
 class FullBatch:
     """One graph: one step per epoch, on the nodes of ``train_mask``.
 
+    The methods below ``evaluate`` are what differs where several processes train on one graph:
+    :class:`~equipoise.training.part_source.PartSource` replaces them by sums over ranks.
+
     Args:
         model: the model.
         data: a graph with ``y``, ``train_mask``, ``val_mask`` and ``test_mask``.
@@ -50,40 +54,65 @@ class FullBatch:
         loss: Loss | None = None,
         sparse_features: bool | None = None,
     ) -> None:
-        check_graph(model, data)
+        with self._errors():
+            check_graph(model, data)
         self.model, self.data, self.metric, self.loss = model, data, metric, loss
         targets = get_targets(data)
         self.nodes = {split: data[f"{split}_mask"].nonzero().view(-1) for split in SPLITS}
         self.targets = {split: targets[indices] for split, indices in self.nodes.items()}
-        if loss is None:
-            for split in SPLITS:
-                check_targets(self.targets[split], split)
+        self._check_targets()
         call = model_caller(model)
         x = None if takes_data(model) else select_features(model, data.x, sparse_features)
-        self.forward = ForwardPasses(model, lambda: call(data, x))
+        self.forward = ForwardPasses(model, lambda: call(data, x), agree=self._agree)
         self._checked = loss is not None
 
     def losses(self) -> Iterator[tuple[Tensor, int]]:
-        """Yield the loss of the epoch's step, and the number of targets."""
+        """Yield the loss of the epoch's step, and the number 1."""
         if self.loss is not None:
             self.model.train()
-            yield custom_loss(self.loss, self.model, self.data), 1
+            yield self._sum(custom_loss(self.loss, self.model, self.data)), 1
             return
         scores = self.forward.train()
         if not self._checked:
-            for split, nodes in self.nodes.items():
-                check_targets(self.targets[split], split, scores.detach().index_select(0, nodes))
+            with self._errors():
+                for split, nodes in self.nodes.items():
+                    if len(nodes):
+                        check_targets(self.targets[split], split, scores.detach().index_select(0, nodes))
             self._checked = True
-        yield default_loss(scores.index_select(0, self.nodes["train"]), self.targets["train"]), 1
+        yield self._default_loss(scores.index_select(0, self.nodes["train"])), 1
 
     def evaluate(self) -> tuple[float, float]:
         """Return the metric of the validation and of the test nodes."""
         # The graph of an evaluation can serve the next step only if the loss is a function of the same scores.
         scores = self.forward.evaluate() if self.loss is None else self.forward.evaluate_only()
-        val, test = (
-            self.metric(scores.index_select(0, self.nodes[split]), self.targets[split]) for split in SPLITS[1:]
-        )
+        val, test = self._metrics({split: scores.index_select(0, self.nodes[split]) for split in SPLITS[1:]})
         return val, test
+
+    def _errors(self) -> AbstractContextManager[None]:
+        """Context of checks."""
+        return nullcontext()
+
+    def _agree(self, decision: bool) -> bool:
+        """A decision of all processes."""
+        return decision
+
+    def _sum(self, share: Tensor) -> Tensor:
+        """The loss, from this process's share."""
+        return share
+
+    def _check_targets(self) -> None:
+        """Check that there are targets, and what does not depend on the model."""
+        if self.loss is None:
+            for split in SPLITS:
+                check_targets(self.targets[split], split)
+
+    def _default_loss(self, scores: Tensor) -> Tensor:
+        """Mean loss of the training nodes."""
+        return default_loss(scores, self.targets["train"])
+
+    def _metrics(self, scores: Mapping[str, Tensor]) -> Iterable[float]:
+        """The metric of each split."""
+        return [self.metric(rows, self.targets[split]) for split, rows in scores.items()]
 
 
 class Loaders:

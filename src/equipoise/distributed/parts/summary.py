@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.distributed.cost import exchange_bytes
-from equipoise.distributed.part_files import StoredManifest, read_manifest
+from equipoise.distributed.parts.assignment import NODE_WORK
+from equipoise.distributed.parts.files import StoredManifest, read_manifest
 
 DEFAULT_WIDTH = 64
 
@@ -53,8 +54,8 @@ class PartitionSummary:
 
     @property
     def balance(self) -> float:
-        """Edges of the largest part, self-loops that layers add included, divided by the mean: 1 is perfect."""
-        work = [nodes + edges for nodes, edges in zip(self.nodes, self.edges, strict=True)]
+        """Work of a layer on the largest part divided by the mean: 1 is perfect."""
+        work = [NODE_WORK * nodes + edges for nodes, edges in zip(self.nodes, self.edges, strict=True)]
         return max(work) * self.parts / sum(work) if sum(work) else 1.0
 
     def to_dict(self, width: int = DEFAULT_WIDTH) -> dict[str, Any]:

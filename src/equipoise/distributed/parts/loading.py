@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from equipoise.distributed.part import Part
-from equipoise.distributed.part_files import read_arrays, read_manifest
+from equipoise.distributed.parts.files import read_arrays, read_manifest
+from equipoise.distributed.parts.part import Part
 from equipoise.errors import PartitionError
 
 

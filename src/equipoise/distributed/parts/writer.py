@@ -14,10 +14,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from equipoise import __version__
-from equipoise.distributed.assignment import Owner
-from equipoise.distributed.graph_arrays import Array, GraphArrays, Int, chunks
-from equipoise.distributed.part import Manifest
-from equipoise.distributed.part_files import (
+from equipoise.distributed.parts.assignment import Owner
+from equipoise.distributed.parts.files import (
     FORMAT,
     FORMAT_VERSION,
     FileRecord,
@@ -27,6 +25,8 @@ from equipoise.distributed.part_files import (
     map_array,
     part_folder,
 )
+from equipoise.distributed.parts.graph_arrays import Array, GraphArrays, Int, chunks
+from equipoise.distributed.parts.part import Manifest
 
 OnProgress = Callable[[str, int, int], None]  # stage, rows done, rows in all
 INDEX_BYTES = 8

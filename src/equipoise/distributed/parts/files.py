@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from equipoise.distributed.graph_arrays import NODE_ARRAYS
-from equipoise.distributed.part import Manifest
+from equipoise.distributed.parts.graph_arrays import NODE_ARRAYS
+from equipoise.distributed.parts.part import Manifest
 from equipoise.errors import PartitionError
 
 MANIFEST = "manifest.json"

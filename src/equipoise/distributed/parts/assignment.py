@@ -1,7 +1,8 @@
-"""Which rank owns which node: METIS, or blocks by greedy graph growing. Both balance the number of incoming edges.
+"""Which rank owns which node: METIS, or blocks by greedy graph growing. Both balance the work of a layer.
 
-A rank computes one message per incoming edge of its nodes and one per self-loop that layers add, so the weight of a
-node is its in-degree plus 1. The cost of a partition is its halo: rows that ranks exchange in every layer.
+A rank computes one message per incoming edge of its nodes, and for each node the matrix products and the message of its
+self-loop, so the weight of a node is its in-degree plus a constant. The cost of a partition is its halo: rows that
+ranks exchange in every layer.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from equipoise.distributed.graph_arrays import GraphArrays
+from equipoise.distributed.parts.graph_arrays import GraphArrays
 from equipoise.errors import ChoiceError, PartitionError
 from equipoise.kernels.graph_growing import count_degrees, fill_neighbours, grow_blocks
 from equipoise.kernels.jit import compilation_notice
@@ -23,6 +24,8 @@ Owner = NDArray[np.int32]
 
 METHODS = ("auto", "metis", "blocks")
 SEED = 0  # METIS breaks ties at random
+NODE_WORK = 5  # edges that take as long as the products of one node: 3 to 10 at width 64
+IMBALANCE = 10  # that METIS may leave, in thousandths
 
 
 def choose_method(method: str, *, parts: int, nodes: int) -> str:
@@ -52,12 +55,12 @@ def choose_method(method: str, *, parts: int, nodes: int) -> str:
     return "metis" if installed and method != "blocks" and 1 < parts < nodes else "blocks"
 
 
-def in_degrees(graph: GraphArrays) -> Int:
-    """Count the incoming edges of each node, and check all indices."""
-    degrees = np.zeros(graph.num_nodes, dtype=np.int64)
+def work_of_nodes(graph: GraphArrays) -> Int:
+    """Work of each node, in edges: its incoming edges and ``NODE_WORK``. Checks all indices."""
+    work = np.full(graph.num_nodes, NODE_WORK, dtype=np.int64)
     for _, _, target in graph.edge_chunks():
-        degrees += np.bincount(target, minlength=graph.num_nodes)
-    return degrees
+        work += np.bincount(target, minlength=graph.num_nodes)
+    return work
 
 
 def assign_nodes(graph: GraphArrays, parts: int, method: str, weight: Int) -> Owner:
@@ -113,6 +116,6 @@ def _metis(ptr: Int, neighbours: NDArray[np.int32], weight: Int, parts: int) -> 
     pattern: Any = csr_array((np.ones(len(neighbours), dtype=np.int8), neighbours, ptr), shape=shape)
     pattern.sum_duplicates()  # METIS expects every neighbour once
     adjacency = pymetis.CSRAdjacency(pattern.indptr, pattern.indices)
-    options = pymetis.Options(objtype=pymetis.ObjType.VOL, seed=SEED)
+    options = pymetis.Options(objtype=pymetis.ObjType.VOL, seed=SEED, ufactor=IMBALANCE)
     _, owner = pymetis.part_graph(parts, adjacency, vweights=weight, recursive=False, options=options)
     return np.asarray(owner, dtype=np.int32)

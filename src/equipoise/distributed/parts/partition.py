@@ -9,11 +9,11 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from equipoise.distributed.assignment import assign_nodes, choose_method, in_degrees
-from equipoise.distributed.graph_arrays import read_graph
-from equipoise.distributed.part_files import MANIFEST
-from equipoise.distributed.part_writer import OnProgress, write_parts
-from equipoise.distributed.summary import PartitionSummary, summarize
+from equipoise.distributed.parts.assignment import assign_nodes, choose_method, work_of_nodes
+from equipoise.distributed.parts.files import MANIFEST
+from equipoise.distributed.parts.graph_arrays import read_graph
+from equipoise.distributed.parts.summary import PartitionSummary, summarize
+from equipoise.distributed.parts.writer import OnProgress, write_parts
 from equipoise.errors import PartitionError
 
 
@@ -28,7 +28,7 @@ def partition(
 ) -> PartitionSummary:
     """Partition a graph, once, for training on several ranks; :func:`load_part` loads the part of a rank.
 
-    Each rank owns some nodes and all of their incoming edges; parts have about equal numbers of edges. The files are
+    Each rank owns some nodes and all of their incoming edges; a layer takes about as long on every part. The files are
     written to a temporary folder next to ``out``, which is renamed when it is complete. The same input gives the same
     files, bit for bit.
 
@@ -68,7 +68,7 @@ def partition(
     method = choose_method(method, parts=parts, nodes=graph.num_nodes)
     report = on_progress or _ignore
     report("assigning nodes", 0, 1)
-    owner = assign_nodes(graph, parts, method, in_degrees(graph) + 1)
+    owner = assign_nodes(graph, parts, method, work_of_nodes(graph))
     report("assigning nodes", 1, 1)
     with _replacing(folder) as temporary:
         stored = write_parts(graph, owner, parts, temporary, method=method, report=report)

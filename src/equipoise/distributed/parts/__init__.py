@@ -1,0 +1,1 @@
+"""Parts of a graph: which rank owns which node, and the parts as files. Nothing here knows about processes."""
