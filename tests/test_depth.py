@@ -4,9 +4,10 @@ from torch import nn
 from torch_geometric.data import Data
 from torch_geometric.nn import GAT, GATv2Conv
 
+from equipoise.data.load import load_dataset
 from equipoise.depth.check import depth_check, width_check
 from equipoise.depth.prediction import class_entropy, predict
-from equipoise.depth.short_run import paper_learning_rate
+from equipoise.depth.short_run import default_learning_rate
 from equipoise.errors import ChoiceError, EquipoiseError, ForwardError, ModelError, TrainingError
 from equipoise.init.schemes import initialize_
 from equipoise.nn.stack import Stack
@@ -205,7 +206,7 @@ def test_loss_that_rises_does_not_train(data):
 
 class _Ascent(torch.optim.SGD):
     def __init__(self, parameters):
-        super().__init__(parameters, lr=0.05, maximize=True)
+        super().__init__(parameters, lr=0.005, maximize=True)
 
 
 @pytest.mark.parametrize("lr", [1e12, 1e30])
@@ -213,6 +214,25 @@ def test_nan_does_not_train(data, lr):
     check = depth_check(build_stack, data, depths=(3,), steps=10, lr=lr)
     assert {result.prediction.outlook for result in check.results} == {"diverges"}
     assert "can train" not in check.verdict()
+
+
+def test_metric_of_a_run_that_diverged_is_not_measured(data):
+    (result,) = depth_check(build_stack, data, (3,), ("bal-o",), 10, lr=1e30, metric="accuracy").results
+    assert result.diverged
+    assert result.metric is None
+
+
+def test_loss_that_rises_at_first_is_followed():
+    """ELU with a looks-linear initialisation: the first steps multiply the loss, the next ones reduce it."""
+    citation = load_dataset("synthetic-citation")
+
+    def build(depth):
+        return Stack("gatv2", [citation.num_features, *[64] * (depth - 1), citation.classes], activation="elu")
+
+    with pytest.warns(UserWarning, match="no ReLU"):
+        (result,) = depth_check(build, citation, (10,), ("bal-o",), 6, seconds=60).results
+    assert min(result.losses[-2:]) > 1.1 * result.losses[0]
+    assert result.prediction.outlook == "trains"
 
 
 def test_optimizer_state_and_learning_rate_survive_long_steps(data):
@@ -240,9 +260,12 @@ STEPS = range(50)
         ([1.6, float("nan")], [], "diverges"),
         ([1.6] * 50, [(60, 1.5), (80, float("inf"))], "diverges"),
         ([1.6 + 0.01 * t for t in STEPS], [], "rises"),
+        ([1.6 + 0.01 * t for t in STEPS], [(t, 1.6 + 0.01 * t) for t in range(51, 99)], "rises"),
+        ([1.6 + 0.01 * t for t in STEPS], [(51, 5.0), (52, 3.0), (53, 1.0)], "trains"),  # rises at first, then falls
         ([1.6 - 1e-4 * t for t in STEPS], [], "slow"),  # at constant speed 0.5 takes 5000 steps
         ([1.6 - 1e-3 * (2.72 ** (0.02 * t) - 1) for t in STEPS], [], "slow"),  # leaves the plateau
         ([1.2 + 0.4 * 0.8**t for t in STEPS], [], "plateau"),  # at the entropy of the classes
+        ([1.6] * 50, [(t, 1.11 + 60 / t) for t in range(200, 1000, 20)], "slow"),  # slows down, but still moves
         ([1.6 - 1e-9 * t for t in STEPS], [(t, 1.6) for t in range(60, 900, 60)], "plateau"),
         ([1.6 - 1e-9 * t for t in STEPS], [(t, 1.6 - 1e-3 * 2.72 ** (t / 200)) for t in range(60, 999, 60)], "slow"),
         ([1.6 - 1e-9 * t for t in STEPS], [(t, 1.6 - 1e-3 * t) for t in range(60, 900, 60)], "trains"),
@@ -253,6 +276,8 @@ def test_prediction(losses, flow, expected):
 
 
 def test_prediction_counts_the_steps():
+    noisy = [1.6, 0.7] * 23 + [1.2] * 4  # its line is below the goal before its end
+    assert predict(noisy, [], entropy=1.2, budget=1000).steps in (None, *range(50, 1001))
     assert predict([2.0 - 0.01 * t for t in range(20)], [], entropy=1.0, budget=500).steps == pytest.approx(111, abs=2)
 
 
@@ -333,9 +358,11 @@ def test_figure_shows_the_summary(data, tmp_path, suffix):
         assert lines[scheme] == pytest.approx(table[table.scheme == scheme].gradient.tolist())
 
 
-def test_default_learning_rates_are_the_papers():
-    assert [paper_learning_rate(depth) for depth in (2, 5, 10, 20, 40)] == [0.1, 0.1, 0.05, 0.05, 0.005]
-    assert [paper_learning_rate(depth, "texas") for depth in (2, 7, 64)] == [0.05, 0.01, 0.0005]
+def test_default_learning_rates_are_those_of_the_experiments():
+    assert [default_learning_rate(depth) for depth in (2, 5, 10, 20, 40)] == [0.1, 0.1, 0.05, 0.05, 0.005]
+    assert [default_learning_rate(depth, "texas") for depth in (2, 7, 64)] == [0.05, 0.01, 0.0005]
+    assert [default_learning_rate(depth, "minesweeper") for depth in (2, 10, 64)] == [0.05, 0.01, 0.0005]
+    assert default_learning_rate(10, "tolokers") == default_learning_rate(10)
 
 
 def test_errors_name_the_mistake(data):
@@ -365,7 +392,7 @@ def test_malformed_data_are_named(data):
         depth_check(build_stack, {"train": []}, depths=(2,), steps=1)
     long = data.clone()
     long.train_mask = torch.ones(NODES + 5, dtype=torch.bool)
-    with pytest.raises(TrainingError, match="train_mask does not fit"):
+    with pytest.raises(TrainingError, match=f"train_mask has {NODES + 5} entries and does not fit"):
         depth_check(build_stack, {"train": [long]}, depths=(2,), steps=1)
     data.x = data.x[:, 0]
     with pytest.raises(TrainingError, match=r"data\.x is float32\[60\]"):

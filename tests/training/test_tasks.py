@@ -277,7 +277,7 @@ class _Tuple(GCN):
     [
         (torch.tensor([0, 2]), "train_mask is int64"),
         ([True] * NODES, "train_mask is a list"),
-        (torch.ones(NODES + 3, dtype=torch.bool), "the rows of train do not fit"),
+        (torch.ones(NODES + 3, dtype=torch.bool), rf"train_mask has {NODES + 3} entries and does not fit"),
     ],
 )
 def test_malformed_masks_of_batches_are_named(data, mask, message):

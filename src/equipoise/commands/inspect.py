@@ -60,7 +60,10 @@ def inspect(
     steps: Annotated[int, Option(min=1, help="Depth check: steps of gradient descent per depth and scheme.")] = 50,
     lr: Annotated[
         float | None,
-        Option(help="Depth check: learning rate; by default the paper's for data set and depth.", show_default=False),
+        Option(
+            help="Depth check: learning rate; by default that of the experiments for data set and depth.",
+            show_default=False,
+        ),
     ] = None,
     optimizer: Annotated[str, Option(help="Depth check: optimizer, such as sgd or adam.")] = "sgd",
     metric: Annotated[

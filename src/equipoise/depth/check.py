@@ -34,7 +34,7 @@ def depth_check(
 
     For every depth and scheme, takes a few steps on the training set, records gradients and representations of all
     layers, the initial imbalance and the loss, and predicts whether the loss falls to 90 % of the entropy of the class
-    frequencies within ``epochs`` steps. For this, the same number of longer steps follows the gradient flow
+    frequencies within ``epochs`` steps. For this, up to four times as many longer steps follow the gradient flow
     (:mod:`equipoise.depth.flow`), except with a schedule. Plain gradient descent is the strict test: Adam enlarges
     small gradients, whether or not they carry information. The random state of torch is restored afterwards.
 
@@ -51,8 +51,8 @@ def depth_check(
         metric: ``"accuracy"``, ``"roc_auc"``, ``"average_precision"`` or a function of scores and targets, as in
             :func:`~equipoise.train`; measured on the training set after the last step. None measures nothing.
         optimizer: Name of an optimizer, or a function of the parameters that returns one.
-        lr: Learning rate; by default the paper's for this data set and depth (for other data sets that of citation
-            graphs) with ``"sgd"``, 0.001 with other names.
+        lr: Learning rate; by default that of the experiments for this data set and depth (for other data sets that of
+            the citation graphs) with ``"sgd"``, 0.001 with other names.
         schedule: Function of the optimizer that returns a learning-rate schedule, as in :func:`~equipoise.train`. It
             advances after each step; with loaders, after each pass over the training batches.
         clip: Maximum norm of the gradient of all parameters together; None does not clip.

@@ -3,7 +3,8 @@
 Gradient descent with a small learning rate η follows the gradient flow dθ/dt = −∇L: k steps cover the time kη. On a
 plateau gradients are small, and fewer, longer steps cover the same time. A step of size hη counts as h steps. The
 multiple h grows after every step that does not raise the loss; otherwise the step is undone and h halved. Steps of
-size η are never undone. So the time that a network needs to leave a plateau is followed, not extrapolated.
+size η are never undone. So the time that a network needs to leave a plateau is followed, not extrapolated. A smooth
+flow covers the time in about as many steps as were checked; a stiff one, whose steps are often undone, gets more.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ from equipoise.training.sources import Loaders
 
 GROWTH = 1.3  # of the multiple after an accepted step
 TOLERANCE = 1e-3  # relative rise of the loss that is accepted
+MAX_STEPS = 4  # long steps, as a multiple of the checked steps
 
 
 def follow_flow(
-    stepper: Stepper, batches: Loaders, *, done: int, budget: int, steps: int, goal: float, seconds: float
+    stepper: Stepper, batches: Loaders, *, done: int, budget: int, goal: float, seconds: float
 ) -> list[tuple[float, float]]:
     """Follow the gradient flow until the loss reaches the goal, the time is over or all long steps are taken.
 
     Args:
         stepper: Takes the steps; changes model and optimizer.
         batches: Training batches; the loss of a step's own batch decides whether the step is kept.
-        done: Number of steps taken so far.
+        done: Number of steps taken so far; at most four times as many long steps follow, accepted or not.
         budget: Time at which to end, in steps of the optimizer.
-        steps: Maximum number of long steps, accepted or not.
         goal: Loss at which to end.
         seconds: Time limit.
 
@@ -43,9 +44,9 @@ def follow_flow(
         Pairs of time, in steps of the optimizer, and loss.
     """
     points: list[tuple[float, float]] = []
-    now, multiple, longest = float(done), 1.0, max(1.0, 2 * (budget - done) / steps)
+    now, multiple, longest = float(done), 1.0, max(1.0, 2 * (budget - done) / done)
     end = time.perf_counter() + seconds
-    for _, batch in zip(range(steps), chain.from_iterable(repeat(batches.loaders["train"])), strict=False):
+    for _, batch in zip(range(MAX_STEPS * done), chain.from_iterable(repeat(batches.loaders["train"])), strict=False):
         if now >= budget or time.perf_counter() > end:
             break
         stepper.model.train()

@@ -4,11 +4,11 @@ A network *trains* if it learns more than the class frequencies: its training lo
 least loss of a constant prediction (without classes: to 90 % of the first loss). In this order:
 
 1. The loss of the checked steps becomes NaN or infinite: it diverges.
-2. It is below the goal: it trains.
-3. It has risen.
-4. Gradient flow, followed with steps of adaptive size up to the given number of steps (:mod:`equipoise.depth.flow`),
-   reaches the goal, or does so at its last pace: it trains.
-5. It takes up to ten times as many steps, at that pace or as that pace grows: slow. Otherwise it is a plateau.
+2. It is below the goal, or gradient flow, followed with steps of adaptive size up to the given number of steps
+   (:mod:`equipoise.depth.flow`), reaches the goal: it trains.
+3. It is above its first value, also at the end of the flow: it rises. A loss that rises at first may still fall.
+4. It reaches the goal within the given number of steps even if its last pace keeps slowing down: it trains.
+5. It takes up to ten times as many steps if its pace does not slow down: slow. Otherwise it is a plateau.
 """
 
 from __future__ import annotations
@@ -93,25 +93,30 @@ def predict(
     values = np.array(losses)
     if not len(values) or not np.isfinite([*values, *(loss for _, loss in flow)]).all():
         return Prediction("diverges")
-    end = float(np.median(values[-max(1, len(values) // 5) :]))
     goal = goal_loss(float(values[0]), entropy)
-    if end <= goal:
+    if _end(values) <= goal:
         return Prediction("trains", float(len(values)))
-    if end > RISE * values[0] and (entropy is None or end > RISE * entropy):
-        return Prediction("rises")
+    if reached := [time for time, loss in flow if loss <= goal]:
+        return Prediction("trains", float(reached[0]))
     points = np.array(flow if len(flow) > 1 else list(enumerate(values, start=1)))
+    if _end(points[:, 1]) > RISE * max(values[0], entropy or 0.0):
+        return Prediction("rises")
     recent = points[len(points) // 2 :]
-    reached = [time for time, loss in flow if loss <= goal]
-    steps = float(reached[0]) if reached else _extrapolate(recent, goal, growing=False)
+    steps = max(_extrapolate(recent, goal, slowing=True), float(len(values)))
     if steps <= budget:
         return Prediction("trains", steps)
-    if steps > PLATEAU * budget:  # a growing speed is a reason to wait, but not evidence that the network trains
-        steps = max(_extrapolate(recent, goal, growing=True), budget)
+    if steps > PLATEAU * budget:  # "will not train" is the stronger claim: doubts count in favour of the network
+        steps = max(_extrapolate(recent, goal, slowing=False), float(budget))
     return Prediction("slow", steps) if steps <= PLATEAU * budget else Prediction("plateau")
 
 
-def _extrapolate(points: np.ndarray, goal: float, growing: bool) -> float:
-    """Time at which a loss reaches the goal if its speed keeps changing as exp(κt), κ ≤ 0 unless ``growing``."""
+def _end(losses: np.ndarray) -> float:
+    """The loss at the end, by the median of the last fifth."""
+    return float(np.median(losses[-max(1, len(losses) // 5) :]))
+
+
+def _extrapolate(points: np.ndarray, goal: float, slowing: bool) -> float:
+    """Time at which a loss reaches the goal if its speed changes as exp(κt), with κ ≤ 0 if ``slowing``, else κ ≥ 0."""
     half = len(points) // 2
     earlier, later = points[:half], points[half:]
     speed = _speed(later)
@@ -120,7 +125,7 @@ def _extrapolate(points: np.ndarray, goal: float, growing: bool) -> float:
     (end, loss), growth = points[-1], 0.0
     if (before := _speed(earlier)) > 0:
         growth = math.log(speed / before) / float(later[:, 0].mean() - earlier[:, 0].mean())
-    growth = growth if growing else min(growth, 0.0)
+    growth = min(growth, 0.0) if slowing else max(growth, 0.0)
     distance = loss - goal
     if growth * distance <= -speed:
         return math.inf

@@ -35,13 +35,14 @@ class DepthResult:
         scheme: Initialisation scheme or other remedy.
         lr: Learning rate.
         note: Why the run ended early or did not start; empty otherwise.
+        diverged: Whether the loss became NaN or infinite.
         losses: Training loss at each step.
         seconds: Duration of the run.
         imbalance: Initial mean ``|c| / (incoming + outgoing)`` of the worst layer; None if no law is known.
         frame: Recorded quantities, with the columns epoch, quantity, layer, value.
         entropy: Entropy of the class frequencies of the training set; None if the targets are not classes.
         budget: Number of steps that the prediction refers to.
-        metric: Metric of the training set after the last step; None if there is no metric.
+        metric: Metric of the training set after the last step; None without a metric, or if the run diverged.
         flow: Pairs of time, in steps, and loss along the gradient flow that continues the steps.
     """
 
@@ -49,6 +50,7 @@ class DepthResult:
     scheme: str
     lr: float
     note: str = ""
+    diverged: bool = False
     losses: list[float] = field(default_factory=list)
     seconds: float = 0.0
     imbalance: float | None = None
@@ -74,9 +76,9 @@ class DepthResult:
     @property
     def prediction(self) -> Prediction | None:
         """What the run predicts about full training; None if it took fewer than 4 steps."""
-        if len(self.losses) < MIN_STEPS and not self.note.startswith("the loss is"):
+        if len(self.losses) < MIN_STEPS and not self.diverged:
             return None
-        losses = [*self.losses, float("nan")] if self.note.startswith("the loss is") else self.losses
+        losses = [*self.losses, float("nan")] if self.diverged else self.losses
         return predict(losses, self.flow, self.entropy, self.budget)
 
     @property

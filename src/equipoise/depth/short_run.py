@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -64,7 +65,7 @@ class Settings:
         if self.lr is not None:
             return self.lr
         if self.optimizer == "sgd":
-            return paper_learning_rate(depth, getattr(data, "name", None))
+            return default_learning_rate(depth, getattr(data, "name", None))
         return ADAM_LEARNING_RATE if isinstance(self.optimizer, str) else float("nan")
 
     def build_optimizer(self, model: nn.Module, lr: float) -> Optimizer:
@@ -114,25 +115,32 @@ def run_checks(
     return tuple(results)
 
 
-def paper_learning_rate(depth: int, dataset: str | None = None) -> float:
-    """The paper's learning rate of gradient descent for a data set and depth.
+def default_learning_rate(depth: int, dataset: str | None = None) -> float:
+    """The learning rate of gradient descent for a data set and depth, from the experiment files.
 
     Args:
-        depth: Number of layers; between two of the paper's depths, the deeper one counts.
-        dataset: Name of a data set of the paper; any other has the learning rates of the citation graphs.
+        depth: Number of layers; between two depths of the experiment, the deeper one counts.
+        dataset: Name of a data set of the paper, or of the experiment ``when-balance-helps``; any other has the
+            learning rates of the citation graphs.
 
     Returns:
         The learning rate.
 
     Example:
-        >>> paper_learning_rate(10), paper_learning_rate(10, "texas")
-        (0.05, 0.01)
+        >>> default_learning_rate(10), default_learning_rate(10, "texas"), default_learning_rate(10, "minesweeper")
+        (0.05, 0.01, 0.01)
     """
-    sgd = load_experiment("sgd")
-    names = sgd.axes["dataset"]
-    cells = sgd.subset(dataset=["cora" if dataset is None or dataset not in names else dataset]).specs
-    rates = {spec.depth: spec.lr for spec in cells}
+    rates = _learning_rates(dataset)
     return rates[min((known for known in rates if known >= depth), default=max(rates))]
+
+
+@cache
+def _learning_rates(dataset: str | None) -> dict[int, float]:
+    """The learning rates of a data set by depth."""
+    experiments = [load_experiment(name) for name in ("sgd", "when-balance-helps")]
+    experiment = next((known for known in experiments if dataset in known.axes["dataset"]), None)
+    cells = experiments[0].subset(dataset=["cora"]) if experiment is None else experiment.subset(dataset=[str(dataset)])
+    return {spec.depth: spec.lr for spec in cells.specs if spec.optimizer == "sgd"}
 
 
 class TrainingSet(Loaders):
@@ -152,7 +160,7 @@ class TrainingSet(Loaders):
         """Entropy of the class frequencies; None for a custom loss."""
         if self.loss is not None:
             return None
-        targets = [_training_targets(batch) for batch in self.loaders["train"]]
+        targets = [rows for batch in self.loaders["train"] for rows in select_rows(batch, "train", get_targets(batch))]
         return class_entropy(torch.cat(targets)) if targets else None
 
     def scores(self, batch: Any, split: str) -> tuple[Tensor, Tensor]:
@@ -167,18 +175,6 @@ class TrainingSet(Loaders):
                 where=type(self.model).__name__,
                 remedy="model(data.x, data.edge_index) must return one score per node and class",
             ) from error
-
-
-def _training_targets(batch: Any) -> Tensor:
-    targets = get_targets(batch)
-    try:
-        return targets[select_rows(batch, "train")]
-    except IndexError as error:
-        raise TrainingError(
-            f"train_mask does not fit targets of shape {tuple(targets.shape)}: {error}",
-            where="train_mask",
-            remedy="masks and targets need one entry per node",
-        ) from error
 
 
 def _build_model(build: ModelBuilder, result: DepthResult, seed: int) -> nn.Module | None:
@@ -238,6 +234,7 @@ def _train(result: DepthResult, model: nn.Module, data: CheckData, settings: Set
     with recorder, flush_denormals():
         for step, loss in zip(range(1, steps + 1), losses, strict=False):
             if not math.isfinite(loss):
+                result.diverged = True
                 result.note = f"the loss is {loss} at step {step}; try a learning rate below lr={result.lr:g}"
                 break
             result.losses.append(loss)
@@ -247,7 +244,7 @@ def _train(result: DepthResult, model: nn.Module, data: CheckData, settings: Set
                 result.note = f"time limit of {settings.seconds:g} s reached after {step} of {steps} steps"
                 break
     result.frame = recorder.frame().drop(columns="neuron")
-    if settings.metric is not None:
+    if settings.metric is not None and not result.diverged:
         result.metric = batches.evaluate_split("train")
     goal = goal_loss(result.losses[0], result.entropy) if result.losses else math.inf
     if schedule is None and not result.note and result.losses[-1] > goal:
@@ -258,7 +255,6 @@ def _train(result: DepthResult, model: nn.Module, data: CheckData, settings: Set
                 batches,
                 done=steps,
                 budget=settings.epochs,
-                steps=steps,
                 goal=goal,
                 seconds=settings.seconds,
             )

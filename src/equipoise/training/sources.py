@@ -172,17 +172,7 @@ class Loaders:
 
     def scores(self, batch: Any, split: str) -> tuple[Tensor, Tensor]:
         """Return the scores of the rows of a batch that count, and their targets."""
-        rows, targets = select_rows(batch, split), get_targets(batch)
-        scores = self._call(batch, None)
-        try:
-            scores, targets = scores[rows], targets[rows]
-        except IndexError as error:
-            raise TrainingError(
-                f"the rows of {split} do not fit scores of shape {tuple(scores.shape)} and targets of shape "
-                f"{tuple(targets.shape)}: {error}",
-                where=f"the loader {split}",
-                remedy="masks, targets and scores need one entry per node of the batch",
-            ) from error
+        scores, targets = select_rows(batch, split, self._call(batch, None), get_targets(batch))
         if self.loss is None:
             check_targets(targets, split, scores.detach())
         return scores, targets

@@ -83,20 +83,40 @@ def get_targets(data: Any) -> Tensor:
     return targets
 
 
-def select_rows(data: Any, split: str) -> Tensor | slice:
-    """Return the rows of the output that belong to a split; see the table in this module's docstring."""
+def select_rows(data: Any, split: str, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """Select the rows that belong to a split; see the table in this module's docstring.
+
+    Args:
+        data: a graph or batch.
+        split: name of the split.
+        tensors: scores or targets of the graph or batch.
+
+    Returns:
+        The rows of each tensor.
+
+    Raises:
+        TrainingError: if the split's mask is malformed, or does not have one entry per row.
+    """
     if isinstance(size := getattr(data, "batch_size", None), int) and hasattr(data, "n_id"):
-        return slice(0, size)
-    mask = getattr(data, f"{split}_mask", None)
+        return tuple(rows[:size] for rows in tensors)
+    name = f"{split}_mask"
+    mask = getattr(data, name, None)
     if mask is None or getattr(data, "edge_label", None) is not None:
-        return slice(None)
+        return tensors
     if not isinstance(mask, Tensor) or mask.dtype not in (torch.bool, torch.uint8) or mask.dim() != 1:
         raise TrainingError(
-            f"{split}_mask is {describe_value(mask)}, expected one boolean per node",
-            where=f"{split}_mask",
+            f"{name} is {describe_value(mask)}, expected one boolean per node",
+            where=name,
             remedy="pass a boolean tensor; torch_geometric.utils.index_to_mask converts indices",
         )
-    return mask.nonzero().view(-1)
+    if misfit := [tuple(rows.shape) for rows in tensors if rows.dim() == 0 or len(rows) != len(mask)]:
+        raise TrainingError(
+            f"{name} has {len(mask)} entries and does not fit a tensor of shape {misfit[0]}",
+            where=name,
+            remedy="mask, targets and scores need one row per node; without a mask, all rows count",
+        )
+    indices = mask.nonzero().view(-1)
+    return tuple(rows[indices] for rows in tensors)
 
 
 def default_loss(scores: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
