@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch.optim import SGD, Adadelta, Adam
 
-from equipoise.errors import ChoiceError, LawError, OptimizerError, TrainingError
+from equipoise.errors import ChoiceError, LawError, OptimizerError, TrainingError, TrainingWarning
 from equipoise.experiments.run import run
 from equipoise.experiments.spec import RunSpec
 from equipoise.laws.discover import discover
@@ -99,8 +99,23 @@ def test_moments_follow_only_if_requested(data):
 
 def test_invalid_arguments(data):
     model, laws = network(data)
-    with pytest.raises(TrainingError, match="every must be at least 1"):
+    with pytest.raises(TrainingError, match="every must be an integer of at least 1 step"):
         Rebalancer(laws, every=0)
+    for every in (2.5, "10"):
+        with pytest.raises(TrainingError, match="every must be an integer"):
+            Rebalancer(laws, every=every)
+    with pytest.raises(ChoiceError, match=r"unknown target 'convs\.9'"):
+        Rebalancer(laws, targets={"convs.9": 1.0})
+    for targets, message in ((["convs.1"], "got a list"), ({laws[0].slots[0].name: "a"}, "positive number, got 'a'")):
+        with pytest.raises(LawError, match=message):
+            Rebalancer(laws, targets=targets)
+    with pytest.raises(LawError, match="not among the optimizer's parameters"):
+        Rebalancer(laws, optimizer=SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1))
+    with pytest.warns(TrainingWarning, match="no law to balance"):
+        Rebalancer([])
+    for wrong in (True, "weights", laws):
+        with pytest.raises(TrainingError, match="expected a rebalancer"):
+            train(model, data, lr=0.1, epochs=1, rebalance=wrong)
     with pytest.raises(ChoiceError, match="unknown criterion"):
         Rebalancer(laws, criterion="norms")
     with pytest.raises(LawError, match="expected a list of laws"):

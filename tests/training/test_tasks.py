@@ -253,18 +253,59 @@ def test_invalid_arguments(data):
         ({"schedule": lambda _: StepLR(torch.optim.SGD(model.parameters()), 2)}, TrainingError, "another optimizer"),
         ({"loss": lambda model, data: model(data.x, data.edge_index)}, TrainingError, "not a scalar tensor"),
         ({"loss": lambda model: None}, TrainingError, r"loss\(model, data\) failed: TypeError"),
+        ({"loss": lambda model, data: torch.tensor(1.0)}, TrainingError, "a tensor without a gradient"),
+        ({"metric": lambda scores: 1.0}, TrainingError, r"metric\(scores, targets\) failed: TypeError"),
+        ({"metric": lambda scores, targets: scores}, TrainingError, r"scores float32\["),
+        ({"metric": lambda scores, targets: None}, TrainingError, "scikit-learn"),
+        ({"schedule": StepLR}, TrainingError, "schedule= failed: TypeError"),
+        ({"schedule": lambda _: None}, TrainingError, "schedule= returned"),
+        ({"clip": "1"}, TrainingError, "clip must be a positive norm, got '1'"),
+        ({"clip": True}, TrainingError, "clip must be a positive norm, got True"),
+        ({"patience": 1.5}, TrainingError, "patience must be an integer"),
+        ({"record": True}, TrainingError, "expected a recorder, got bool"),
+        ({"record": Recorder(plain_network())}, TrainingError, "the recorder belongs to another model"),
     ]
     for settings, error, message in cases:
         with pytest.raises(error, match=message):
             train(model, data, lr=0.1, epochs=1, **settings)
     with pytest.raises(TrainingError, match="expected an optimizer, got int"):
         train(model, data, optimizer=3, epochs=1)
+    optimizers = [
+        (lambda _: None, "optimizer= returned"),
+        (torch.optim.LBFGS, "LBFGS evaluates the loss several times"),
+        (torch.optim.SGD(plain_network().parameters(), lr=0.1), "no parameter of this model"),
+    ]
+    for optimizer, message in optimizers:
+        with pytest.raises(TrainingError, match=message):
+            train(model, data, optimizer=optimizer, epochs=1)
+    for epochs in (0, 2.5, "5"):
+        with pytest.raises(TrainingError, match="epochs must be an integer"):
+            train(model, data, lr=0.1, epochs=epochs)
+    with pytest.raises(TrainingError, match=r"got lr='0\.1'"):
+        train(model, data, lr="0.1", epochs=1)
+    with pytest.raises(ForwardError, match=r"model\(data\) failed: TypeError"):
+        train(nn.Linear(3, 3), data, lr=0.1, epochs=1)
     with pytest.raises(TrainingError, match="the loader train has no batch"):
         train(model, loaders, lr=0.1, epochs=1)
     with pytest.raises(TrainingError, match="there is no loader test"):
         train(model, {"train": [data], "val": [data]}, lr=0.1, epochs=1)
     with pytest.raises(ForwardError, match="returns tuple, not a tensor"):
         train(_Tuple(), data, lr=0.1, epochs=1)
+
+
+def test_recorder_of_a_module_inside_the_model(data):
+    class Wrapper(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = plain_network()
+
+        def forward(self, x, edge_index):
+            return self.inner(x, edge_index)
+
+    model = Wrapper()
+    record = Recorder(model.inner, every=1)
+    train(model, data, lr=0.1, epochs=2, record=record)
+    assert "best/features_unchanged" in set(record.frame().quantity)
 
 
 class _Tuple(GCN):

@@ -9,6 +9,9 @@ least loss of a constant prediction (without classes: to 90 % of the first loss)
 3. It is above its first value, also at the end of the flow: it rises. A loss that rises at first may still fall.
 4. It reaches the goal within the given number of steps even if its last pace keeps slowing down: it trains.
 5. It takes up to ten times as many steps if its pace does not slow down: slow. Otherwise it is a plateau.
+
+The pace is the slope of a line through the last points. With a learning rate at the edge of stability the loss
+fluctuates, and the flow cannot take longer steps. Where fluctuations hide the slope, the pace is that of all points.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ Outlook = Literal["trains", "slow", "plateau", "rises", "diverges"]
 
 GOAL = 0.9  # of the entropy of the class frequencies
 RISE = 1.02  # a loss above this multiple of its first value has risen
+CLEAR = 2  # standard errors of a speed that differs from 0
 PLATEAU = 10  # multiple of the budget beyond which a pace counts as none
 
 
@@ -98,10 +102,12 @@ def predict(
         return Prediction("trains", float(len(values)))
     if reached := [time for time, loss in flow if loss <= goal]:
         return Prediction("trains", float(reached[0]))
-    points = np.array(flow if len(flow) > 1 else list(enumerate(values, start=1)))
+    points = np.array([*enumerate(values, start=1), *flow])
     if _end(points[:, 1]) > RISE * max(values[0], entropy or 0.0):
         return Prediction("rises")
-    recent = points[len(points) // 2 :]
+    recent = points[-len(flow) // 2 :] if len(flow) > 1 else points[len(points) // 2 :]
+    if not _is_clear(recent[len(recent) // 2 :]):
+        recent = points
     steps = max(_extrapolate(recent, goal, slowing=True), float(len(values)))
     if steps <= budget:
         return Prediction("trains", steps)
@@ -116,24 +122,51 @@ def _end(losses: np.ndarray) -> float:
 
 
 def _extrapolate(points: np.ndarray, goal: float, slowing: bool) -> float:
-    """Time at which a loss reaches the goal if its speed changes as exp(κt), with κ ≤ 0 if ``slowing``, else κ ≥ 0."""
+    """Extrapolate a loss whose speed changes as exp(κt).
+
+    Where noise hides the speed at the end, it is that of all points, and κ = 0.
+
+    Args:
+        points: Pairs of time and loss.
+        goal: Loss to reach.
+        slowing: Whether doubts count against the network: κ ≤ 0, and a speed that noise hides is 0. Otherwise κ ≥ 0,
+            and two standard errors are added to that speed.
+
+    Returns:
+        The time at which the loss reaches the goal; infinite if it does not.
+    """
     half = len(points) // 2
     earlier, later = points[:half], points[half:]
-    speed = _speed(later)
-    if speed <= 0:
-        return math.inf
     (end, loss), growth = points[-1], 0.0
-    if (before := _speed(earlier)) > 0:
-        growth = math.log(speed / before) / float(later[:, 0].mean() - earlier[:, 0].mean())
-    growth = min(growth, 0.0) if slowing else max(growth, 0.0)
+    if _is_clear(later):
+        speed, _error = _speed(later)
+        if (before := _speed(earlier)[0]) > 0 and speed > 0:
+            growth = math.log(speed / before) / float(later[:, 0].mean() - earlier[:, 0].mean())
+        growth = min(growth, 0.0) if slowing else max(growth, 0.0)
+    else:
+        speed, error = _speed(points)
+        loss = _end(points[:, 1])
+        speed = speed + CLEAR * error if not slowing else speed if _is_clear(points) else 0.0
     distance = loss - goal
-    if growth * distance <= -speed:
+    if speed <= 0 or growth * distance <= -speed:
         return math.inf
     # A speed v that changes as exp(κt) covers a distance D in the time log(1 + κD/v)/κ.
     negligible = abs(growth) * distance < 1e-9 * speed
     return float(end + (distance / speed if negligible else math.log1p(growth * distance / speed) / growth))
 
 
-def _speed(points: np.ndarray) -> float:
-    """Speed at which the loss falls, by a line through pairs of time and loss; 0 for fewer than two."""
-    return -float(np.polyfit(points[:, 0], points[:, 1], 1)[0]) if len(points) > 1 else 0.0
+def _is_clear(points: np.ndarray) -> bool:
+    """Whether the trend of the loss is clear of its noise."""
+    speed, error = _speed(points)
+    return len(points) > 2 and abs(speed) >= CLEAR * error
+
+
+def _speed(points: np.ndarray) -> tuple[float, float]:
+    """Speed at which the loss falls, by a line through pairs of time and loss, and its standard error."""
+    if len(points) < 2:
+        return 0.0, 0.0
+    time, loss = (points - points.mean(axis=0)).T
+    spread = float(time @ time)
+    slope = float(time @ loss) / spread
+    rest = loss - slope * time
+    return -slope, math.sqrt(float(rest @ rest) / max(len(points) - 2, 1) / spread)

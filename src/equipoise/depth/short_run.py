@@ -21,7 +21,7 @@ from equipoise.depth.flow import follow_flow
 from equipoise.depth.prediction import class_entropy, goal_loss
 from equipoise.depth.remedies import apply_remedy, check_remedy
 from equipoise.depth.result import DepthResult
-from equipoise.errors import EquipoiseError, ForwardError, ModelError, TrainingError
+from equipoise.errors import EquipoiseError, ModelError, TrainingError
 from equipoise.experiments.parser import load_experiment
 from equipoise.kernels.denormals import flush_denormals
 from equipoise.laws.law import Law
@@ -163,19 +163,6 @@ class TrainingSet(Loaders):
         targets = [rows for batch in self.loaders["train"] for rows in select_rows(batch, "train", get_targets(batch))]
         return class_entropy(torch.cat(targets)) if targets else None
 
-    def scores(self, batch: Any, split: str) -> tuple[Tensor, Tensor]:
-        """Return scores and targets of a batch."""
-        try:
-            return super().scores(batch, split)
-        except EquipoiseError:
-            raise
-        except Exception as error:
-            raise ForwardError(
-                f"the model cannot classify the nodes: {summarize_error(error)}",
-                where=type(self.model).__name__,
-                remedy="model(data.x, data.edge_index) must return one score per node and class",
-            ) from error
-
 
 def _build_model(build: ModelBuilder, result: DepthResult, seed: int) -> nn.Module | None:
     """Build, initialise and fuse a model; None, with a note, if the scheme does not apply to it."""
@@ -262,16 +249,15 @@ def _train(result: DepthResult, model: nn.Module, data: CheckData, settings: Set
 
 def _build_rebalancer(result: DepthResult, laws: Sequence[Law], optimizer: Optimizer) -> Rebalancer | None:
     """Rebalance the model and return its rebalancer; None, with a note, if this is impossible."""
-    try:
-        rebalance_(laws)
-        rebalancer = Rebalancer(laws, REBALANCE_EVERY, optimizer=optimizer)
-    except EquipoiseError as error:
-        result.note = f"the model cannot be rebalanced: {error.what}"
-        return None
     if not laws:
         result.note = "the model cannot be rebalanced: no law is known"
         return None
-    return rebalancer
+    try:
+        rebalance_(laws)
+        return Rebalancer(laws, REBALANCE_EVERY, optimizer=optimizer)
+    except EquipoiseError as error:
+        result.note = f"the model cannot be rebalanced: {error.what}"
+        return None
 
 
 def _check_arguments(data: CheckData, sizes: Sequence[int], schemes: Sequence[str], settings: Settings) -> None:

@@ -32,6 +32,7 @@ from equipoise.laws.criteria import minimize, relative_gradients, sweep
 from equipoise.laws.law import Law, check_laws
 from equipoise.laws.optimizer_state import collect_state
 from equipoise.laws.rescaling import Array, Rescaling
+from equipoise.laws.validation import is_number
 
 Criterion = Literal["weights", "gradients", "relative-gradients"]
 CRITERIA: tuple[str, ...] = get_args(Criterion)
@@ -114,7 +115,7 @@ def apply_rebalancing(
         law.check_current()
     parameters = rescaling.parameters()
     state = [] if optimizer is None else collect_state(optimizer, parameters, rescaling.laws)
-    scales = _target_scales(rescaling, targets or {})
+    scales = target_scales(rescaling, targets)
     weights, gradients = _measure(rescaling, parameters, criterion, scales)
     if criterion == "relative-gradients":
         s = sweep(rescaling, weights, gradients)
@@ -195,14 +196,19 @@ def _tolerance(parameters: Sequence[nn.Parameter]) -> float:
     return 0.1 * min(TOLERANCE.get(parameter.dtype, LOW_PRECISION_TOLERANCE) for parameter in parameters)
 
 
-def _target_scales(rescaling: Rescaling, targets: Mapping[str, float]) -> list[float]:
+def target_scales(rescaling: Rescaling, targets: Mapping[str, float] | None) -> list[float]:
     """The target of every parameter: that of the longest matching name, 1 without one."""
+    targets = {} if targets is None else targets
+    if not isinstance(targets, Mapping):
+        raise LawError(
+            f"targets are relative sizes by name, got a {type(targets).__name__}", remedy='pass {"convs.3": 0.01}'
+        )
     names = [slot.name for slot in rescaling.slots]
     for target, size in targets.items():
         if not any(name == target or name.startswith(f"{target}.") for name in names):
             raise ChoiceError("target", target, names)
-        if not 0 < size < float("inf"):
-            raise LawError(f"a target must be a positive number, got {size}", where=target)
+        if not is_number(size) or not 0 < size < float("inf"):
+            raise LawError(f"a target must be a positive number, got {size!r}", where=target)
     scales = []
     for name in names:
         matching = [target for target in targets if name == target or name.startswith(f"{target}.")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -118,3 +119,13 @@ def describe_value(value: Any) -> str:
 def summarize_error(error: Exception) -> str:
     """Type of an exception and the first line of its message."""
     return f"{type(error).__name__}: {(str(error).strip() or '(no message)').splitlines()[0]}"
+
+
+def is_integer(value: object) -> bool:
+    """Whether a value is an integer, of Python or NumPy; a boolean is not."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a real number, of Python or NumPy; a boolean is not."""
+    return isinstance(value, Real) and not isinstance(value, bool)

@@ -23,6 +23,7 @@ from equipoise.distributed.parts.part import Part
 from equipoise.distributed.process_group import TIMEOUT
 from equipoise.errors import TrainingError
 from equipoise.kernels.denormals import flush_denormals
+from equipoise.laws.validation import is_integer, is_number
 from equipoise.training.history import History
 from equipoise.training.metrics import Metric, get_metric, metric_name
 from equipoise.training.optimizers import OptimizerFactory, ScheduleFactory, advance, get_optimizer, get_schedule
@@ -138,6 +139,7 @@ def train(
         (3, 'finished')
     """
     _check_arguments(model, epochs, patience, clip)
+    _check_attachments(model, rebalance, record)
     source: Source
     if isinstance(data, Mapping):
         source = Loaders(model, data, get_metric(metric), loss)
@@ -181,7 +183,7 @@ def train(
         history.outcome = "interrupted"
     history.seconds = time.perf_counter() - start
     if record is not None:
-        record.finish(history)
+        record.finish(history, model)
     return history
 
 
@@ -277,17 +279,35 @@ def _should_stop(history: History, epochs: int, stop_loss: float, patience: int 
 def _check_arguments(model: nn.Module, epochs: int, patience: int | None, clip: float | None) -> None:
     if not isinstance(model, nn.Module):
         raise TrainingError(f"expected a torch.nn.Module, got {type(model).__name__}")
-    if epochs < 1:
-        raise TrainingError(f"epochs must be at least 1, got {epochs}")
-    if patience is not None and patience < 1:
-        raise TrainingError(f"patience must be at least 1 epoch, got {patience}")
+    if not is_integer(epochs) or epochs < 1:
+        raise TrainingError(f"epochs must be an integer of at least 1, got {epochs!r}")
+    if patience is not None and (not is_integer(patience) or patience < 1):
+        raise TrainingError(f"patience must be an integer of at least 1 epoch, got {patience!r}")
     check_clip(clip)
+
+
+def _check_attachments(model: nn.Module, rebalance: Rebalancer | None, record: Recorder | None) -> None:
+    if rebalance is not None and not isinstance(rebalance, Rebalancer):
+        raise TrainingError(
+            f"expected a rebalancer, got {type(rebalance).__name__}",
+            remedy="pass rebalance=Rebalancer(discover(model, *inputs), every=10)",
+        )
+    if record is not None and not isinstance(record, Recorder):
+        raise TrainingError(
+            f"expected a recorder, got {type(record).__name__}", remedy="pass record=Recorder(model, laws, every=25)"
+        )
+    if record is not None and not set(record.model.parameters()) <= set(model.parameters()):
+        raise TrainingError(
+            "the recorder belongs to another model",
+            where=type(record.model).__name__,
+            remedy="build it from the model that is trained, or from a module of it",
+        )
 
 
 def check_clip(clip: float | None) -> None:
     """Raise :class:`TrainingError` unless the norm is positive or None."""
-    if clip is not None and not clip > 0:
-        raise TrainingError(f"clip must be a positive norm, got {clip}")
+    if clip is not None and (not is_number(clip) or not clip > 0):
+        raise TrainingError(f"clip must be a positive norm, got {clip!r}")
 
 
 def _refuse_recorder(record: Recorder | None) -> None:

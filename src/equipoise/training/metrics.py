@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from equipoise.errors import ChoiceError, EquipoiseError, TrainingError
+from equipoise.laws.validation import describe_value, summarize_error
 
 Metric = Callable[[Tensor, Tensor], float]
 
@@ -75,7 +76,19 @@ def get_metric(metric: str | Metric) -> Metric:
         raise TrainingError(
             f"expected a metric, got {type(metric).__name__}", remedy=f"pass a function or one of {', '.join(METRICS)}"
         )
-    return lambda scores, targets: float(metric(scores, targets))
+    return lambda scores, targets: _call_metric(metric, scores, targets)
+
+
+def _call_metric(metric: Callable[[Tensor, Tensor], Any], scores: Tensor, targets: Tensor) -> float:
+    try:
+        return float(metric(scores, targets))
+    except (TypeError, ValueError) as error:
+        raise TrainingError(
+            f"metric(scores, targets) failed: {summarize_error(error)}",
+            where=f"{metric_name(metric)}; scores {describe_value(scores)}, targets {describe_value(targets)}",
+            remedy="metric= takes scores and targets and returns a number; functions of scikit-learn take targets and "
+            "predicted classes: lambda scores, targets: f1_score(targets, scores.argmax(-1), average='macro')",
+        ) from error
 
 
 def metric_name(metric: str | Metric) -> str:

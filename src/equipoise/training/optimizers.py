@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -10,6 +12,7 @@ from torch.optim import SGD, Adagrad, Adam, Adamax, AdamW, NAdam, Optimizer, RAd
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from equipoise.errors import ChoiceError, TrainingError
+from equipoise.laws.validation import describe_value, is_number, summarize_error
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {
     "sgd": SGD,
@@ -22,10 +25,12 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
     "adagrad": Adagrad,
 }
 
+ARTICLES = {"optimizer": "an", "schedule": "a"}
 MAX_FLOAT = torch.finfo(torch.float32).max
 
 OptimizerFactory = Callable[[Iterator[nn.Parameter]], Optimizer]
 ScheduleFactory = Callable[[Optimizer], LRScheduler]
+Built = TypeVar("Built", Optimizer, LRScheduler)
 
 
 def build_optimizer(name: str, model: nn.Module, lr: float | None, weight_decay: float = 0.0) -> Optimizer:
@@ -47,9 +52,9 @@ def build_optimizer(name: str, model: nn.Module, lr: float | None, weight_decay:
     """
     if name not in OPTIMIZERS:
         raise ChoiceError("optimizer", name, OPTIMIZERS)
-    if lr is None or not 0 < lr <= MAX_FLOAT:
+    if lr is None or not is_number(lr) or not 0 < lr <= MAX_FLOAT:
         raise TrainingError(
-            f"{name} needs a finite learning rate above 0, got lr={lr}", remedy="choose one, such as 0.05"
+            f"{name} needs a finite learning rate above 0, got lr={lr!r}", remedy="choose one, such as 0.05"
         )
     if not 0 <= weight_decay <= MAX_FLOAT:
         raise TrainingError(
@@ -87,14 +92,35 @@ def get_optimizer(
             where=type(optimizer).__name__,
             remedy="set them in the optimizer, and leave out lr= and weight_decay=",
         )
-    built = optimizer if isinstance(optimizer, Optimizer) else None
-    if built is None and callable(optimizer):
-        built = optimizer(model.parameters())
-    if not isinstance(built, Optimizer):
+    remedy = "pass a name, a torch optimizer, or a function of the parameters that returns one"
+    built = _build(optimizer, Optimizer, "optimizer", model.parameters(), remedy)
+    if inspect.signature(built.step).parameters["closure"].default is inspect.Parameter.empty:
         raise TrainingError(
-            f"expected an optimizer, got {type(optimizer if built is None else built).__name__}",
-            remedy="pass a name, a torch optimizer, or a function of the parameters that returns one",
+            f"{type(built).__name__} evaluates the loss several times per step (its step requires a closure)",
+            remedy=f"use an optimizer with one gradient per step: {', '.join(OPTIMIZERS)}",
         )
+    trained = {id(parameter) for group in built.param_groups for parameter in group["params"]}
+    if not any(id(parameter) in trained for parameter in model.parameters()):
+        raise TrainingError(
+            "the optimizer has no parameter of this model",
+            where=type(built).__name__,
+            remedy="build it from model.parameters(), after all changes of the model",
+        )
+    return built
+
+
+def _build(given: Any, kind: type[Built], name: str, argument: Any, remedy: str) -> Built:
+    """Return an optimizer or schedule as given, or as a factory builds it."""
+    if isinstance(given, kind):
+        return given
+    if not callable(given):
+        raise TrainingError(f"expected {ARTICLES[name]} {name}, got {type(given).__name__}", remedy=remedy)
+    try:
+        built = given(argument)
+    except (TypeError, ValueError) as error:
+        raise TrainingError(f"{name}= failed: {summarize_error(error)}", where=repr(given), remedy=remedy) from error
+    if not isinstance(built, kind):
+        raise TrainingError(f"{name}= returned {describe_value(built)}", where=repr(given), remedy=remedy)
     return built
 
 
@@ -113,17 +139,13 @@ def get_schedule(schedule: LRScheduler | ScheduleFactory | None, optimizer: Opti
     """
     if schedule is None:
         return None
-    built = schedule if isinstance(schedule, LRScheduler) else schedule(optimizer) if callable(schedule) else None
-    if not isinstance(built, LRScheduler):
-        raise TrainingError(
-            f"expected a schedule, got {type(schedule if built is None else built).__name__}",
-            remedy="pass a function of the optimizer: schedule=lambda optimizer: StepLR(optimizer, 100)",
-        )
+    remedy = "pass a function of the optimizer: schedule=lambda optimizer: StepLR(optimizer, 100)"
+    built = _build(schedule, LRScheduler, "schedule", optimizer, remedy)
     if built.optimizer is not optimizer:
         raise TrainingError(
             "the schedule belongs to another optimizer",
             where=type(built).__name__,
-            remedy="pass a function of the optimizer: schedule=lambda optimizer: StepLR(optimizer, 100)",
+            remedy=remedy,
         )
     return built
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch.optim import Optimizer
 
-from equipoise.errors import ChoiceError, TrainingError
+from equipoise.errors import ChoiceError, TrainingError, TrainingWarning
 from equipoise.laws.law import Law, check_laws
-from equipoise.laws.optimizer_state import state_exponents
-from equipoise.laws.rebalance import CRITERIA, Criterion, apply_rebalancing
+from equipoise.laws.optimizer_state import collect_state
+from equipoise.laws.rebalance import CRITERIA, Criterion, apply_rebalancing, target_scales
 from equipoise.laws.rescaling import Rescaling
+from equipoise.laws.validation import is_integer
 
 
 class Rebalancer:
@@ -35,8 +37,8 @@ class Rebalancer:
         imbalance: Largest relative imbalance that the last rescaling left; None before the first.
 
     Raises:
-        ChoiceError: If the criterion is unknown.
-        LawError: If ``laws`` are not laws.
+        ChoiceError: If the criterion, or a name in ``targets``, is unknown.
+        LawError: If ``laws`` are not laws, or the optimizer does not train their parameters.
         OptimizerError: If the optimizer's state has no known rescaling.
         TrainingError: If ``every`` is below 1.
 
@@ -67,22 +69,30 @@ class Rebalancer:
         inputs: Any = None,
         moments: bool = True,
     ) -> None:
-        if every < 1:
-            raise TrainingError(f"every must be at least 1 step, got {every}")
+        if not is_integer(every) or every < 1:
+            raise TrainingError(f"every must be an integer of at least 1 step, got {every!r}")
         if criterion not in CRITERIA:
             raise ChoiceError("criterion", criterion, CRITERIA)
         self.every, self.criterion, self.targets, self.inputs, self.moments = every, criterion, targets, inputs, moments
         self.steps = 0
         self.imbalance: float | None = None
         self._rescaling = Rescaling([law for law in check_laws(laws) if law.outgoing])
+        if not self._rescaling.laws:
+            warnings.warn("there is no law to balance: the rebalancer does nothing", TrainingWarning, stacklevel=2)
+        target_scales(self._rescaling, targets)
         self._optimizer: Optimizer | None = None
         if optimizer is not None:
             self.attach(optimizer)
 
     def attach(self, optimizer: Optimizer) -> None:
-        """Rescale the moments of this optimizer; raises :class:`OptimizerError` if they have no known rescaling."""
-        if self.moments:
-            state_exponents(optimizer)
+        """Rescale the moments of this optimizer.
+
+        Raises:
+            LawError: If it does not train a parameter of the laws.
+            OptimizerError: If its moments have no known rescaling.
+        """
+        if self.moments and optimizer is not self._optimizer:
+            collect_state(optimizer, self._rescaling.parameters(), self._rescaling.laws)
             self._optimizer = optimizer
 
     def step(self) -> None:

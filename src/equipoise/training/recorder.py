@@ -175,16 +175,17 @@ class Recorder:
                 self._prepare_step(epoch)
         self._set_capture(enabled=(epoch + 1) % self.every == 0)
 
-    def finish(self, history: History) -> None:
+    def finish(self, history: History, model: nn.Module | None = None) -> None:
         """Record the weight changes between initialisation and the best model, then close.
 
         Args:
             history: the history of the run.
+            model: the model of the history, if the recorder's is a module inside it.
         """
         self.close()
         if not history.best_state:
             return
-        names = {parameter: name for name, parameter in self.model.named_parameters()}
+        names = {parameter: name for name, parameter in (model or self.model).named_parameters()}
         best = {p: history.best_state[names[p]] for p in self._initial}
         with torch.no_grad():
             self.recording.add(history.best_epoch, best_model_records(self.layers, self._initial, best))

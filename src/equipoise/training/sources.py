@@ -278,5 +278,7 @@ def check_graph(model: nn.Module, data: Data) -> None:
             )
         if len(mask) != len(data.y):
             raise TrainingError(
-                f"{name} has {len(mask)} entries, but there are {len(data.y)} targets", where=repr(data)
+                f"{name} has {len(mask)} entries, but there are {len(data.y)} targets",
+                where=repr(data),
+                remedy="masks have one boolean per node; torch_geometric.utils.index_to_mask converts indices",
             )

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from equipoise.errors import ForwardError, TrainingError
+from equipoise.errors import EquipoiseError, ForwardError, TrainingError, is_out_of_memory
 from equipoise.laws.validation import describe_value, summarize_error
 from equipoise.training.metrics import has_one_score_per_target
 
@@ -50,17 +50,24 @@ def model_caller(model: nn.Module) -> Callable[[Any, Tensor | None], Tensor]:
         model: the model; its signature decides how it is called.
 
     Returns:
-        The function. It raises :class:`ForwardError` if the model does not return a tensor.
+        The function. It raises :class:`ForwardError` if the model fails or does not return a tensor.
     """
     whole, accepts_batch = takes_data(model), "batch" in inspect.signature(model.forward).parameters
 
     def call(data: Any, x: Tensor | None = None) -> Tensor:
-        if whole:
-            scores = model(data)
-        else:
-            graphs = getattr(data, "batch", None) if accepts_batch else None
-            options = {} if graphs is None else {"batch": graphs}
-            scores = model(data.x if x is None else x, data.edge_index, **options)
+        graphs = getattr(data, "batch", None) if accepts_batch else None
+        options = {} if graphs is None else {"batch": graphs}
+        try:
+            scores = model(data) if whole else model(data.x if x is None else x, data.edge_index, **options)
+        except (AttributeError, IndexError, TypeError, RuntimeError) as error:
+            if isinstance(error, EquipoiseError) or is_out_of_memory(error):
+                raise
+            raise ForwardError(
+                f"{'model(data)' if whole else 'model(x, edge_index)'} failed: {summarize_error(error)}",
+                where=type(model).__name__,
+                remedy="it must take this graph and return one row of scores per target; a forward with a single "
+                "required argument gets the whole graph",
+            ) from error
         if not isinstance(scores, Tensor):
             raise ForwardError(
                 f"the model returns {type(scores).__name__}, not a tensor of scores",
@@ -163,7 +170,7 @@ def check_targets(targets: Tensor, split: str, scores: Tensor | None = None) -> 
         raise TrainingError(
             f"the label {int(targets.min())} is negative",
             where=where,
-            remedy=f"exclude such nodes from the {split} set",
+            remedy=f"exclude such nodes from the {split} set, or count labels from 0",
         )
     if scores is None:
         return
@@ -204,4 +211,9 @@ def custom_loss(loss: Loss, model: nn.Module, data: Any) -> Tensor:
     if not isinstance(value, Tensor) or value.numel() != 1:
         described = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         raise TrainingError(f"loss= returned {described}, not a scalar tensor", remedy="reduce it: loss.mean()")
+    if torch.is_grad_enabled() and not value.requires_grad:
+        raise TrainingError(
+            "loss= returned a tensor without a gradient",
+            remedy="compute it from the outputs of the model, without .detach(), .item() or torch.no_grad()",
+        )
     return value
