@@ -219,7 +219,9 @@ def check(call: Call) -> None:
     if call.may_crash_torch and isinstance(result, EquipoiseError):
         return  # without a call of PyG's layer
     expected = call.run(fused=False)
-    if "Inference tensors" in str(expected):  # which autograd refuses to save, and the kernels do not need to
+    if "Inference tensors" in str(expected):  # which autograd refuses to save, and most kernels do not need to
+        if "Inference tensors" in str(result):
+            return
         expected = without_inference(call).run(fused=False)
     if isinstance(expected, Exception):
         assert isinstance(result, Exception), f"PyG refuses ({expected!r}), the fused layer returns {result}"
