@@ -46,11 +46,11 @@ def start_command(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 
 def start_python(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
     """Start Python with the sources of this repository in a folder, as a new process group."""
-    source = Path(__file__).parents[2] / "src"
+    paths = [str(Path(__file__).parents[2] / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
     return subprocess.Popen(
         [sys.executable, *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(source), "PYTHONUNBUFFERED": "1", **environment},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1", **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

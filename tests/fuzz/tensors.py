@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 FLOATS = ("float32", "float64")
 OTHER_DTYPES = ("float16", "bfloat16", "int64", "int32", "uint8", "bool", "complex64")
+HUGE = 1e30
 VALUES = ("normal", "zeros", "nan", "inf", "huge", "tiny")
 
 
@@ -65,7 +66,7 @@ class Features:
         if self.values == "zeros":
             dense = dense * 0
         elif self.values == "huge":
-            dense = dense * 1e30
+            dense = dense * HUGE
         elif self.values == "tiny":
             dense = dense * 1e-40
         elif self.values != "normal" and len(flat):

@@ -310,3 +310,17 @@ def test_unfuse_restores_stock_layers_that_can_be_scripted(pair: Pair, x: Tensor
         with warnings.catch_warnings(action="ignore"):
             scripted = torch.jit.script(model[0])
         assert_equal(scripted(x, edge_index), stock(x, edge_index))
+
+
+def test_rows_that_a_hook_adds_to_one_linear_map() -> None:
+    """The other linear map keeps its rows: kernels must not read or write beyond them."""
+    outputs = []
+    for fused in (False, True):
+        torch.manual_seed(0)
+        conv = GATv2Conv(3, 8, bias=False, add_self_loops=False)
+        conv.lin_l.register_forward_hook(lambda _module, _inputs, out: torch.cat([out, out], dim=-1))
+        x, edge_index = torch.randn(5, 3, requires_grad=True), torch.tensor([[0, 9], [1, 4]])
+        out = (fuse_(conv) if fused else conv)(x, edge_index)
+        outputs.append([out, torch.autograd.grad(out.square().sum(), x)[0]])
+    for mine, theirs in zip(*outputs, strict=True):
+        torch.testing.assert_close(mine, theirs)

@@ -132,7 +132,8 @@ def project_and_attend(
     H, C = conv.heads, conv.out_channels
     Z = linear(conv.lin_l, x).view(-1, H, C)
     target = None if conv.share_weights else linear(conv.lin_r, x).view(-1, H, C)
-    graph = graph_of_call(edge_index, Z.size(0), Z.size(0), conv.add_self_loops)
+    targets = Z.size(0) if target is None else target.size(0)  # a hook of one linear map may change its rows
+    graph = graph_of_call(edge_index, Z.size(0), targets, conv.add_self_loops)
     source = all_sources(edge_index, Z)
     if source is not Z and target is None:
         target = Z
