@@ -18,6 +18,7 @@ def test_every_dependency_is_listed_with_version_and_licence() -> None:
     depends = {entry["ref"]: set(entry["dependsOn"]) for entry in document["dependencies"]}
     assert depends.keys() == known
     assert all(needed <= known for needed in depends.values())
+    assert not any("+" in reference for reference in known), "a package URL has %2B for the plus of a local version"
     names = {components[reference]["name"].lower().replace("-", "_") for reference in depends[root]}
     assert {"torch", "torch_geometric", "numpy", "numba", "pydantic"} <= names
     assert all(entry["version"] and entry["licenses"][0]["license"]["name"] for entry in components.values())

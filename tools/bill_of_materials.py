@@ -9,6 +9,7 @@ import json
 import re
 from importlib.metadata import Distribution, distribution, distributions
 from typing import Any
+from urllib.parse import quote
 
 PACKAGE = "equipoise"
 
@@ -20,7 +21,7 @@ def canonical(name: str) -> str:
 
 def reference(package: Distribution) -> str:
     """Return the package URL of a distribution."""
-    return f"pkg:pypi/{canonical(package.metadata['Name'])}@{package.version}"
+    return f"pkg:pypi/{canonical(package.metadata['Name'])}@{quote(package.version, safe='')}"
 
 
 def licence(package: Distribution) -> str:

@@ -41,6 +41,7 @@ def _files(tmp_path, monkeypatch):
         ("train --lr nan", "lr must be a number above 0"),
         ("train --save .", "this is a folder, not a file"),
         ("train --save file/model.pt", "there is no folder"),
+        ("status datasets --init x", "datasets has no init"),
         ("inspect cora --lr -1", "the learning rate must be finite and above 0"),
         ("inspect cora --figure x.txt", "unknown suffix of --figure x.txt"),
         ("discover module:factory --plot file/x.png", "there is no folder"),

@@ -63,7 +63,7 @@ def class_entropy(targets: Tensor) -> float | None:
     binary = bool(((targets == 0) | (targets == 1)).all())
     if targets.dim() != 1 or (targets.is_floating_point() and not binary):
         return None
-    frequencies = torch.bincount(targets.long()).double() / len(targets)
+    frequencies = torch.unique(targets, return_counts=True)[1].double() / len(targets)
     return float(torch.special.entr(frequencies).sum())
 
 

@@ -243,7 +243,10 @@ class Experiment:
         if cell.specs:
             value: Value = getattr(cell.specs[0], name)
             return value
-        return dict(zip(self.axes, cell.coordinates, strict=True))[name]
+        coordinates = dict(zip(self.axes, cell.coordinates, strict=True))
+        if name not in coordinates:
+            raise SpecError(f"{self.name} has no {name}", where=f"--{name}", remedy="leave the option out")
+        return coordinates[name]
 
 
 def _resize(cell: Cell, seeds: int | None, epochs: int | None) -> Cell:

@@ -99,7 +99,13 @@ def balance_values(
 
 @torch.no_grad()
 def assign_(values: ParameterValues) -> None:
-    """Copy the values into their parameters, which stay the same objects."""
+    """Copy the values into their parameters, which stay the same objects.
+
+    Raises:
+        BalanceError: if a value overflows the dtype of its parameter; no parameter has changed then.
+    """
+    if not all(bool(value.to(parameter.dtype).isfinite().all()) for parameter, value in values.items()):
+        raise BalanceError("the weights would overflow", where="beta", remedy="choose a smaller beta; the default is 2")
     for parameter, value in values.items():
         parameter.copy_(value)
 

@@ -171,6 +171,7 @@ def can_multiply(x: Tensor, W: Tensor) -> bool:
     """Whether the kernels take x Wᵀ; otherwise torch's own ``linear`` is at least as fast."""
     return (
         x.dim() == 2
+        and x.layout == torch.strided
         and x.dtype == W.dtype
         and x.shape[1] == W.shape[1]
         and product_blocks(W.shape[0], x.dtype) is not None

@@ -108,6 +108,7 @@ class Stack(nn.Module):
         _check_names(kind=kind, activation=activation, skip=skip, norm=norm, jk=jk)
         _check_counts(widths, heads, out_heads)
         _check_dropouts(dropout=dropout, attention_dropout=attention_dropout, input_dropout=input_dropout)
+        _check_slope(negative_slope)
         _check_options(kind, max(heads, out_heads), share_weights, attention_dropout)
         widths = [int(width) for width in widths]  # PyG accepts int only, not NumPy integers
         self.kind, self.widths, self.heads, self.concat = kind, tuple(widths), heads, concat
@@ -293,6 +294,15 @@ def _check_dropouts(**probabilities: float | None) -> None:
                 where=f"{name}={probability!r}",
                 remedy="pass the fraction of features or coefficients to zero during training, 0 for none",
             )
+
+
+def _check_slope(negative_slope: float) -> None:
+    if not isinstance(negative_slope, (int, float)) or not math.isfinite(negative_slope):
+        raise ArchitectureError(
+            "the slope of the LeakyReLU must be a finite number",
+            where=f"negative_slope={negative_slope!r}",
+            remedy="the usual slope is 0.2",
+        )
 
 
 def _check_options(kind: str, heads: int, share_weights: bool, attention_dropout: float | None) -> None:

@@ -329,8 +329,8 @@ def neuron_records(quantity: str, laws: BatchedLaws, values: Array) -> Iterator[
 
 
 def _sample_neighbourhoods(cache: GraphCache, edge_index: Tensor | None, h: Tensor | None) -> Neighbourhoods | None:
-    """Return the sample for a layer; None if the layer got no graph or ``h`` is not a matrix of node features."""
-    if edge_index is None or h is None or h.dim() != 2:
+    """Return the sample for a layer; None without a graph, nodes, or a matrix ``h`` of node features."""
+    if edge_index is None or h is None or h.dim() != 2 or not len(h):
         return None
     sample: Neighbourhoods = cache.get_or_build(edge_index, len(h), lambda: Neighbourhoods.sample(edge_index, len(h)))
     return sample

@@ -166,7 +166,7 @@ class Recording:
         """
         try:
             with np.load(path, allow_pickle=False) as file:
-                columns = {name: file[name] for name in file.files}
+                columns = {name: np.asarray(file[name]) for name in file.files}  # bytes, if its header is damaged
             recording = cls._from_columns(columns)
         except _UNREADABLE as error:
             where = "bytes" if isinstance(path, io.BytesIO) else str(path)

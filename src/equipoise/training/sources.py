@@ -243,7 +243,8 @@ class ForwardPasses:
 
 def select_features(model: nn.Module, x: Tensor, sparse: bool | None = None) -> Tensor:
     """Return the features as a sparse CSR tensor or unchanged; see ``sparse_features`` of :func:`train`."""
-    if x.layout != torch.strided or x.is_nested:
+    is_plain = type(x) in {Tensor, nn.Parameter} and not (x.is_nested or x.is_quantized)
+    if x.layout != torch.strided or x.dim() != 2 or not is_plain:
         return x
     if sparse is None:
         sparse = (

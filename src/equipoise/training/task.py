@@ -85,6 +85,8 @@ def get_targets(data: Any) -> Tensor:
     targets = getattr(data, "y", None) if targets is None else targets
     if not isinstance(targets, Tensor):
         raise TrainingError("the data have no y", where=repr(data), remedy="set data.y, or pass loss=")
+    if targets.is_meta:
+        raise TrainingError("the targets are on the device meta", where=repr(data), remedy="pass a tensor with values")
     if targets.dim() == 2 and targets.shape[1] == 1:
         return targets.view(-1)
     return targets
@@ -146,7 +148,8 @@ def default_loss(scores: Tensor, targets: Tensor, reduction: str = "mean") -> Te
     if has_one_score_per_target(scores, targets):
         logits = targets.view_as(scores).to(scores.dtype)
         return F.binary_cross_entropy_with_logits(scores, logits, reduction=reduction)
-    return F.cross_entropy(scores, targets, reduction=reduction)
+    classes = targets if targets.is_floating_point() else targets.long()  # booleans and small integers are classes too
+    return F.cross_entropy(scores, classes, reduction=reduction)
 
 
 def check_targets(targets: Tensor, split: str, scores: Tensor | None = None) -> None:
