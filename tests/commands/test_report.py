@@ -78,7 +78,7 @@ def test_datasets_need_no_store(monkeypatch):
         (("sdg",), "did you mean 'sgd'"),
         (("sgd", "--format", "html"), "unknown format 'html'"),
         (("sgd", "gcn", "--format", "csv"), "one CSV table"),
-        (("sgd", "--out", "{store}/below/a/file"), "the report cannot be written"),
+        (("sgd", "--out", "{store}/below/a/file"), "cannot be written"),
     ],
 )
 def test_errors_name_the_mistake(store, arguments, message):

@@ -76,6 +76,12 @@ def test_other_files_are_not_imported(tmp_path):
     assert "not a store" in str(result.exception)
 
 
+def test_a_refused_table_creates_no_store(tmp_path):
+    (tmp_path / "table.csv").write_text("a,b\n1,2\n")
+    assert isinstance(store("import", "table.csv").exception, StoreError)
+    assert [file.name for file in tmp_path.iterdir()] == ["table.csv"]
+
+
 def test_check_and_repair(tmp_path):
     with Store() as here:
         here.merge([run(one) for one in SPECS])

@@ -49,6 +49,8 @@ def _files(tmp_path, monkeypatch):
         ("bench --quick --json .", "this is a folder, not a file"),
         ("report nan.toml --store runs.sqlite", "accuracy must be a finite number, got nan"),
         ("report sgd --store runs.sqlite --html x.pdf", "unknown suffix of --html x.pdf"),
+        ("report sgd --store runs.sqlite --out file", "file cannot be written"),
+        ("store export file/x.csv --store none.sqlite", "there is no folder"),
         ("status deep.toml", "nested too deeply"),
         ("status every.toml", "every must be greater than or equal to 1"),
         ("status where.toml", "unknown dataset 'nope'"),

@@ -36,9 +36,34 @@ def check_output(path: Path | None, option: str, suffixes: Sequence[str] = ()) -
     try:
         if path.exists():
             path.open("ab").close()
-        with NamedTemporaryFile(dir=folder, suffix=".tmp") as file:
-            file.write(b"equipoise")
+        _try_to_write(folder)
     except OSError as error:
         raise SpecError(
             f"{path} cannot be written: {error.strerror}", where=where, remedy="name a writable file"
         ) from error
+
+
+def check_output_folder(path: Path | None, option: str) -> None:
+    """Create a folder, and check that files can be written to it.
+
+    Args:
+        path: The folder; None if the option is not given.
+        option: Name of the option, for messages.
+
+    Raises:
+        SpecError: If it is a file or cannot be written.
+    """
+    if path is None:
+        return
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        _try_to_write(path)
+    except OSError as error:
+        raise SpecError(
+            f"{path} cannot be written: {error.strerror}", where=f"{option} {path}", remedy="name a writable folder"
+        ) from error
+
+
+def _try_to_write(folder: Path) -> None:
+    with NamedTemporaryFile(dir=folder, suffix=".tmp") as file:
+        file.write(b"equipoise")

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from equipoise.atomic_write import write_atomically
 from equipoise.commands.figures import FigureFile, check_figures, draw_figures
 from equipoise.commands.options import DEFAULT_FILES, DEFAULT_STORE, Epochs, StoreFile
-from equipoise.commands.outputs import FIGURE_SUFFIXES, check_output
+from equipoise.commands.outputs import FIGURE_SUFFIXES, check_output, check_output_folder
 from equipoise.commands.terminal import spinner
 from equipoise.errors import ChoiceError, SpecError
 
@@ -68,6 +69,7 @@ def report(
         from equipoise.report.tables import FORMATS
     if format_name is not None and format_name not in FORMATS:
         raise ChoiceError("format", format_name, FORMATS)
+    check_output_folder(out, "--out")
     if figure is not None or html is not None:
         _draw(names, store, epochs, figure, html)
         return
@@ -169,11 +171,10 @@ def _write(tables: Sequence[TableReport], out: Path, formats: Sequence[str]) -> 
             if name == "csv" and table.comparisons:
                 files[out / f"{table.name}-claims.csv"] = records_csv(table.comparisons)
     try:
-        out.mkdir(parents=True, exist_ok=True)
         for file, text in files.items():
-            file.write_text(text, encoding="utf-8")
+            write_atomically(file, text)
     except OSError as error:
         raise SpecError(
-            f"the report cannot be written: {error}", where=f"--out {out}", remedy="name a writable folder"
+            f"the report cannot be written: {error.strerror}", where=f"--out {out}", remedy="free disk space"
         ) from error
     typer.echo("\n".join(map(str, files)))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from equipoise.commands.options import DEFAULT_STORE, StoreFile
+from equipoise.commands.outputs import check_output
 from equipoise.commands.terminal import spinner
 from equipoise.errors import StoreError
 
@@ -36,6 +37,7 @@ def export(
             where=str(file),
             remedy=f"write {file.with_suffix('.csv')}",
         )
+    check_output(file, "export")
     with spinner("reading the store …"):
         from equipoise.experiments.results_csv import write_csv
         from equipoise.experiments.store import Store
@@ -64,12 +66,13 @@ def import_results(
 
         if not file.exists():
             raise StoreError("there is no such file", where=str(file), remedy="name a .csv file or a store")
-        with Store(store) as destination:
-            if file.suffix.lower() == ".csv":
-                counts = destination.merge(read_csv(file))
-            else:
-                with Store(file, read_only=True) as source:
-                    counts = destination.merge(source.results(curves=True, recordings=True).values())
+        if file.suffix.lower() == ".csv":
+            results = list(read_csv(file))
+        else:
+            with Store(file, read_only=True) as source:
+                results = list(source.results(curves=True, recordings=True).values())
+        with Store(store) as destination:  # which does not come into being if the file is refused
+            counts = destination.merge(results)
     summary = f"{counts.added} runs added, {counts.known} already there"
     typer.echo(summary + (f", {counts.replaced} failures replaced" if counts.replaced else ""))
     if counts.differing:
