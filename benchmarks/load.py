@@ -145,8 +145,8 @@ def measure_runs(count: int, executor: Executor, folder: Path) -> dict[str, floa
     sampler.end.set()
     thread.join()
     failed = sum(result.outcome == "failed" for result in results)
-    # From the first fifth of the runs on, all processes have started and loaded their data.
-    steady = [sample for sample in sampler.samples if sample[0] > sampler.ended[count // 5]]
+    # From the first fifth of the runs on, all processes have started and loaded their data; they stop after the last.
+    steady = [sample for sample in sampler.samples if sampler.ended[count // 5] < sample[0] < sampler.ended[-1]]
     (first, before, low), (last, after, high) = steady[0], steady[-1]
     numbers = {
         "runs": count,

@@ -10,7 +10,8 @@ from equipoise.errors import StoreError
 from equipoise.experiments.recording_plan import RecordingPlan
 from equipoise.experiments.result import failed_result
 from equipoise.experiments.run import run
-from equipoise.experiments.store import APPLICATION_ID, MIGRATIONS, VERSION, MergeCount, Store
+from equipoise.experiments.schema import APPLICATION_ID, MIGRATIONS, VERSION
+from equipoise.experiments.store import MergeCount, Store
 from tests.experiments.workloads import SPECS, equal_results, spec
 
 

@@ -50,29 +50,56 @@ def ray_executor(address: str = "local", retries: int = RETRIES, run_timeout: fl
         _connect(ray, address)
         try:
             _check_versions(ray, address)
-            task = ray.remote(num_cpus=1, max_retries=retries)(_run_single_threaded)
-            pending = list(reversed(specs))
-            running: dict[Any, RunSpec] = {}
-            start: dict[Any, float] = {}
-            while pending or running:
-                # Submit only as many tasks as there are cores: submitted runs then are running ones, longest first.
-                while pending and len(running) < max(1, int(ray.cluster_resources().get("CPU", 0))):
-                    spec = pending.pop()
-                    reference = task.remote(run_function, spec)
-                    running[reference], start[reference] = spec, time.monotonic()
-                    yield spec
-                done, _ = ray.wait(list(running), num_returns=1, timeout=POLL_INTERVAL)
-                for reference in done:
-                    yield _result(ray, reference, running.pop(reference), retries)
-                for reference in list(running):
-                    if run_timeout is not None and time.monotonic() - start[reference] > run_timeout:
-                        ray.cancel(reference, force=True)
-                        reason = f"time limit: not finished after {run_timeout:g} s (--run-timeout)"
-                        yield failed_result(running.pop(reference), reason)
+            tasks = _Tasks(ray, specs, run_function, retries)
+            yield from tasks.start()
+            while tasks.running:
+                results = [*tasks.collect(), *tasks.end_expired(run_timeout)]
+                started = tasks.start()  # before the results are stored, so that no core waits for the disk
+                yield from results
+                yield from started
         finally:
             ray.shutdown()
 
     return execute
+
+
+class _Tasks:
+    """The tasks of a sweep: as many as the cluster has cores, so that submitted runs are running ones."""
+
+    def __init__(self, ray: Any, specs: Sequence[RunSpec], run_function: RunFunction, retries: int) -> None:
+        self.ray, self.retries = ray, retries
+        self.pending = list(reversed(specs))  # the first, which takes longest, is at the end
+        self.running: dict[Any, tuple[RunSpec, float]] = {}  # task → run, time of its start
+        self._task = ray.remote(num_cpus=1, max_retries=retries)(_run_single_threaded)
+        self._run_function = ray.put(run_function)  # once: it holds the recording plans of all runs
+        self._cores, self._counted = 1, -POLL_INTERVAL
+
+    def start(self) -> list[RunSpec]:
+        """Submit runs for all free cores, and return them."""
+        now = time.monotonic()
+        if now - self._counted >= POLL_INTERVAL:  # nodes may join and leave
+            self._cores, self._counted = max(1, int(self.ray.cluster_resources().get("CPU", 0))), now
+        started = []
+        while self.pending and len(self.running) < self._cores:
+            spec = self.pending.pop()
+            self.running[self._task.remote(self._run_function, spec)] = (spec, now)
+            started.append(spec)
+        return started
+
+    def collect(self) -> list[Result]:
+        """Wait for a moment, and return the result that arrived, if any."""
+        done, _ = self.ray.wait(list(self.running), num_returns=1, timeout=POLL_INTERVAL)
+        return [_result(self.ray, task, self.running.pop(task)[0], self.retries) for task in done]
+
+    def end_expired(self, run_timeout: float | None) -> list[Result]:
+        """Cancel the runs that exceed the time limit."""
+        if run_timeout is None:
+            return []
+        expired = [task for task, (_, start) in self.running.items() if time.monotonic() - start > run_timeout]
+        for task in expired:
+            self.ray.cancel(task, force=True)
+        reason = f"time limit: not finished after {run_timeout:g} s (--run-timeout)"
+        return [failed_result(self.running.pop(task)[0], reason) for task in expired]
 
 
 def _run_single_threaded(run_function: RunFunction, spec: RunSpec) -> Result:

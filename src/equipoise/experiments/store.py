@@ -7,8 +7,6 @@ Readers never wait, since the file has a write-ahead log. Only one process may r
 from __future__ import annotations
 
 import json
-import os
-import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,28 +22,17 @@ from equipoise.errors import EquipoiseError, StoreError
 from equipoise.experiments.recording_plan import RecordingPlan
 from equipoise.experiments.result import NUMBERS, Curve, PackedRecording, Result
 from equipoise.experiments.schema import (
-    APPLICATION_ID,
     CHECKED_COLUMNS,
     CHECKSUM_VERSION,
     COLUMN_LIST,
     COLUMNS,
-    DATABASE_ERRORS,
-    MIGRATIONS,
     SEAL,
-    VERSION,
-    add_functions,
     row_checksum,
 )
 from equipoise.experiments.spec import RunSpec
+from equipoise.experiments.store_file import connect, repair_command, store_errors
 
 DEFAULT_PATH = Path("equipoise.sqlite")
-DAMAGE = (
-    "malformed",
-    "decode",
-    "user-defined function",
-    "no such",
-    "duplicate column",
-)  # in SQLite's messages
 LOCK_TIMEOUT = 30.0  # seconds to wait for another writer; transactions are short
 
 
@@ -102,7 +89,7 @@ class Store:
             raise StoreError(
                 "the store is an empty file", where=str(self.path), remedy="restore a copy, or name another"
             )
-        self._connection = _connect(self.path, timeout, read_only)
+        self._connection = connect(self.path, timeout, read_only)
         ((version,),) = self._query("PRAGMA user_version")
         self._has_checksums = version >= CHECKSUM_VERSION  # a read-only store of an earlier version has none
 
@@ -315,10 +302,10 @@ class Store:
             raise self._damage(f"{what} has a wrong checksum")
 
     def _damage(self, what: str) -> StoreError:
-        return StoreError(f"the store is damaged: {what}", where=str(self.path), remedy=_repair_command(self.path))
+        return StoreError(f"the store is damaged: {what}", where=str(self.path), remedy=repair_command(self.path))
 
     def _query(self, query: str, values: tuple[Any, ...] = ()) -> list[Any]:
-        with _store_errors(self.path):
+        with store_errors(self.path):
             return self._connection.execute(query, values).fetchall()
 
     @contextmanager
@@ -335,7 +322,7 @@ class Store:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        with _store_errors(self.path):
+        with store_errors(self.path):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -359,103 +346,6 @@ def _row(result: Result) -> list[Any]:
         "versions": json.dumps(dict(result.versions), sort_keys=True),
     }
     return [values[column] for column in COLUMNS]
-
-
-def _connect(path: Path, timeout: float, read_only: bool) -> sqlite3.Connection:
-    database = _read_only_address(path) if read_only and not is_writable(path) else path
-    with _store_errors(path):
-        connection = sqlite3.connect(database, timeout=timeout, isolation_level=None, uri=database is not path)
-        try:
-            connection.execute("PRAGMA foreign_keys = ON")
-            add_functions(connection)
-            _check_version(connection, path)
-        except BaseException:
-            connection.close()
-            raise
-    return connection
-
-
-def is_writable(path: Path) -> bool:
-    """Check that a store can be written: SQLite also needs to create files in its folder, even to read a store."""
-    return os.access(path, os.W_OK) and os.access(path.resolve().parent, os.W_OK)
-
-
-def _read_only_address(path: Path) -> str:
-    """Address of a store that cannot be written; without a write-ahead log, SQLite may read the file alone."""
-    log = path.with_name(f"{path.name}-wal")
-    immutable = "" if log.exists() and log.stat().st_size else "&immutable=1"
-    return f"{path.resolve().as_uri()}?mode=ro{immutable}"
-
-
-def _check_version(connection: sqlite3.Connection, path: Path) -> None:
-    """Migrate an older store to this version; leave files that are not stores untouched."""
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
-    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    if application != APPLICATION_ID and (tables or version):
-        raise StoreError(
-            "this SQLite file is not a store of equipoise", where=str(path), remedy="name another file with --store"
-        )
-    if version > VERSION:
-        raise StoreError(
-            f"the store has version {version}; this version of equipoise supports versions up to {VERSION}",
-            where=str(path),
-            remedy="update equipoise",
-        )
-    if version < VERSION:
-        if version and not is_writable(path):
-            if version == CHECKSUM_VERSION - 1:
-                return  # only checksums are missing, which reading does not need
-            raise StoreError(
-                f"the store has version {version} and is read-only, so that it cannot be migrated",
-                where=str(path),
-                remedy="copy it to a writable folder",
-            )
-        connection.execute("PRAGMA journal_mode = WAL")
-        _migrate(connection)
-
-
-def _migrate(connection: sqlite3.Connection) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    try:  # read the version again: another process may have migrated the store in the meantime
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        for migration in MIGRATIONS[version:]:
-            for statement in migration.split(";"):
-                connection.execute(statement)
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {VERSION}")
-        connection.execute("COMMIT")
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-
-
-@contextmanager
-def _store_errors(path: Path) -> Iterator[None]:
-    """Raise SQLite's errors as a :class:`StoreError` with a remedy."""
-    try:
-        yield
-    except DATABASE_ERRORS as error:
-        message, where = str(error), str(path)
-        if "locked" in message or "busy" in message:
-            what = "the store is locked: another process has been writing to it for too long"
-            remedy = "stop that process, or work on a copy of the file"
-        elif "not a database" in message:
-            what, remedy = "this file is not a store", "name another one with --store"
-        elif any(symptom in message for symptom in DAMAGE):
-            what, remedy = f"the store is damaged: {message}", _repair_command(path)
-        elif "full" in message or "I/O" in message:
-            what = f"the store cannot be written: {message}"
-            remedy = "free disk space, then run the same command again; what was stored before is intact"
-        elif "unable to open" in message or "readonly" in message:
-            what, remedy = "the store cannot be opened", "check that its folder exists and is writable"
-        else:
-            what, remedy = f"the store cannot be used: {message}", ""
-        raise StoreError(what, where=where, remedy=remedy) from error
-
-
-def _repair_command(path: Path) -> str:
-    return f"`equipoise store repair --store {path}` keeps all readable runs; a sweep repeats the others"
 
 
 def _now() -> str:

@@ -24,7 +24,8 @@ from equipoise.experiments.cost import relative_cost
 from equipoise.experiments.recording_plan import RecordingPlan, missing_recordings
 from equipoise.experiments.result import UNSUCCESSFUL, Result
 from equipoise.experiments.spec import RunSpec
-from equipoise.experiments.store import Store, is_writable
+from equipoise.experiments.store import Store
+from equipoise.experiments.store_file import is_writable
 
 if TYPE_CHECKING:
     from equipoise.experiments.executors import Executor
