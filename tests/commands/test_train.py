@@ -77,11 +77,11 @@ def test_full_disk_keeps_the_previous_model_and_the_numbers(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_long_training_is_announced_before_the_first_epoch(monkeypatch):
+def test_long_training_is_announced_before_the_network_is_built(monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("equipoise.training.loop.train", interrupted)
+    monkeypatch.setattr("equipoise.data.load.load_dataset", interrupted)
     for arguments in (("--epochs", "999999999999999999"), ("--layers", "100", "--epochs", "1000000")):
         result = run(*arguments, "--init", "xav")
         assert f"{arguments[-1]} epochs may take " in result.stderr

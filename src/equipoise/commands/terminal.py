@@ -78,17 +78,16 @@ def warn_if_long(seconds: float, what: str) -> bool:
 
 
 @contextmanager
-def epoch_bar(epochs: int, estimate: float = 0.0) -> Iterator[Callable[[int, History], None]]:
+def epoch_bar(epochs: int, warned: bool = False) -> Iterator[Callable[[int, History], None]]:
     """Show a progress bar over epochs, and warn of a training that takes hours.
 
     Args:
         epochs: number of epochs.
-        estimate: rough estimate of all epochs, in seconds, for a warning before the first of them has ended.
+        warned: whether a warning was printed before.
 
     Yields:
-        A callback for ``on_epoch``. It measures the duration of an epoch and warns if the estimate did not.
+        A callback for ``on_epoch``. It measures the duration of an epoch and warns if nothing did before.
     """
-    warned = warn_if_long(estimate, f"{epochs} epochs")
     with progress_bars() as progress:
         task = progress.add_task("epoch", total=epochs, status="")
 

@@ -14,7 +14,7 @@ import typer
 from equipoise.atomic_write import write_atomically
 from equipoise.commands.options import DataRoot
 from equipoise.commands.outputs import check_output
-from equipoise.commands.terminal import epoch_bar, spinner
+from equipoise.commands.terminal import epoch_bar, spinner, warn_if_long
 from equipoise.commands.threads import wait_passively
 from equipoise.data.catalog import METRIC_TITLES, Metric, dataset_info
 from equipoise.errors import TrainingError
@@ -120,6 +120,7 @@ def train(
         activation=activation,  # type: ignore[arg-type]
         seed=seed,
     )
+    warned = parts is None and warn_if_long(rough_seconds(spec), f"{epochs} epochs")
     rank = int(os.environ.get("RANK", "0")) if parts is not None else 0
     with spinner("loading torch, PyG and the data …") if rank == 0 else nullcontext():
         import torch
@@ -152,7 +153,7 @@ def train(
         limits = {"interval": checkpoint_every, "timeout": timeout}
         history = train_on_part(model, part, settings, checkpoint=path, **limits)
     else:
-        with epoch_bar(epochs, rough_seconds(spec)) as on_epoch:
+        with epoch_bar(epochs, warned) as on_epoch:
             history = train_model(
                 model,
                 data,
