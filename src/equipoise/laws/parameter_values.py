@@ -99,4 +99,4 @@ class ParameterValues:
 
 
 def _is_constant_or_long(values: Tensor) -> bool:
-    return values.numel() >= MIN_SCALE_LENGTH or len(values.unique()) <= 1
+    return values.numel() >= MIN_SCALE_LENGTH or bool((values == values.flatten()[:1]).all())
