@@ -63,3 +63,14 @@ def test_scores_that_no_gain_can_reach_are_an_error():
     nn.init.zeros_(silent.bias)
     with pytest.raises(BalanceError, match=r"standard deviation 0\.0"):
         set_gain_(silent, graph()[0])
+
+
+def test_calibration_takes_the_inputs_themselves():
+    x, edge_index = graph()
+    inputs = (30.0 * x, edge_index)
+    models = [
+        initialize_(stack("gatv2"), "bal-o", generator=seeded(), **options)
+        for options in ({"inputs": inputs, "calibrate": True}, {"calibrate": inputs})
+    ]
+    assert torch.equal(*[model.eval()(*inputs) for model in models])
+    assert score_size(models[1], *inputs) == pytest.approx(0.3, rel=0.06)

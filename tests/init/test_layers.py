@@ -80,8 +80,8 @@ def test_residual_connections_and_jumping_knowledge_are_chains():
 
 
 def test_weights_of_unsupported_modules():
-    model = nn.Sequential(nn.Linear(4, 4), nn.LSTM(4, 4))  # returns a tuple
-    error = assert_raises_and_unchanged(model, InitializationError, "laws cannot be found")
+    model = nn.Sequential(nn.Linear(4, 4), nn.Bilinear(4, 4, 4))  # does not run on one argument
+    error = assert_raises_and_unchanged(model, InitializationError, "weights belong to no supported layer")
     assert "laws=discover" in error.remedy
     with pytest.raises(InitializationError, match="no layer that can be initialised"):
         initialize_(nn.ReLU())

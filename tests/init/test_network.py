@@ -8,8 +8,9 @@ import pytest
 import torch
 import torch_geometric.nn as pyg
 from torch import nn
+from torch_geometric.data import Data
 
-from equipoise.errors import BalanceError, ChoiceError, InitializationError
+from equipoise.errors import BalanceError, ChoiceError, ForwardError, InitializationError
 from equipoise.init.network import balance_along_laws, draw_network, network_roles
 from equipoise.init.schemes import SCHEMES, initialize_
 from equipoise.laws.discover import discover
@@ -260,3 +261,39 @@ def test_rebalance_after_a_draw_is_idempotent():
     rebalance_(discover(model, *graph()))
     for name, value in model.state_dict().items():
         torch.testing.assert_close(value, before[name], rtol=1e-5, atol=1e-6)
+
+
+def test_inputs_are_enough_for_a_model_that_returns_a_dictionary():
+    model = NETWORKS["hetero"]()
+    initialize_(model, "bal-o", inputs=hetero_inputs(), generator=seeded())
+    assert worst(laws_of("hetero", model)) <= 1e-6
+
+
+def test_inputs_as_a_data_object_and_as_a_dictionary():
+    x, edge_index = graph()
+    forms = [(x, edge_index), Data(x=x, edge_index=edge_index), {"x": x, "edge_index": edge_index}]
+    models = [initialize_(pyg.GIN(FEATURES, 8, 3, CLASSES), "bal-o", inputs=i, generator=seeded()) for i in forms]
+    outputs = [model.eval()(x, edge_index) for model in models]
+    assert torch.equal(outputs[0], outputs[1])
+    assert torch.equal(outputs[0], outputs[2])
+
+
+@pytest.mark.parametrize("scheme", ["bal-o", "xav"])
+def test_inputs_on_which_the_model_does_not_run_are_an_error(scheme):
+    for inputs in (graph()[0], (graph()[0],)):  # rows of a single tensor are no arguments
+        assert_raises_and_unchanged(stack("gcn"), InitializationError, "does not run on", scheme, inputs=inputs)
+    with pytest.raises(ForwardError, match="does not take these inputs"):
+        initialize_(stack("gcn"), scheme, inputs={"x": graph()[0], "edges": graph()[1]})
+
+
+def test_a_chain_runs_once():
+    class Counted(Chain):
+        calls = 0
+
+        def forward(self, x, edge_index):
+            Counted.calls += 1
+            return super().forward(x, edge_index)
+
+    model = Counted(pyg.GCNConv(FEATURES, 8), pyg.GCNConv(8, CLASSES))
+    initialize_(model, "bal-o", generator=seeded())
+    assert Counted.calls == 1

@@ -6,6 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import nn
 from torch.optim import LBFGS, SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAdam, RMSprop, Rprop
+from torch_geometric.data import Data
 
 from equipoise.errors import BalanceError, ChoiceError, ForwardError, GradientError, LawError, OptimizerError
 from equipoise.laws.discover import discover
@@ -419,3 +420,15 @@ def test_single_law():
     assert float(second.relative_imbalance().abs().max()) > 1e-3
     assert isinstance(first, Law)
     assert len(imbalance([first])) == 1
+
+
+def test_inputs_as_a_data_object():
+    x, edge_index = graph()
+    model = gatv2([FEATURES, 8, CLASSES])
+    laws = discover(model, x, edge_index)
+    assert rebalance_(laws, inputs=Data(x=x, edge_index=edge_index)) <= 1e-6
+    model.forward = lambda x, edge_index: model.conv2(model.conv1(x, edge_index).tanh(), edge_index)
+    with torch.no_grad():
+        model.conv1.lin_l.weight.mul_(3.0)
+    with pytest.raises(BalanceError, match="changed the outputs"):
+        rebalance_(laws, inputs=Data(x=x, edge_index=edge_index))

@@ -216,11 +216,16 @@ def layers_of(model: nn.Module, inputs: Inputs | None = None) -> list[Layer]:
         ModelError: if ``model`` is not a module, or has lazy parameters.
         InitializationError: if a layer has no registered roles, or the layers do not form a chain.
     """
+    return traced_layers_of(model, inputs)[0]
+
+
+def traced_layers_of(model: nn.Module, inputs: Inputs | None = None) -> tuple[list[Layer], LayerTrace | None]:
+    """Return the layers as :func:`layers_of` does, and the forward pass that shows their order, if there is one."""
     check_module(model)
     roles = _find_roles(model)
     _check_complete(model, roles)
     trace = _trace(model, roles, inputs) if len(roles) > 1 else None
-    return _chain({name: roles[name] for name in (trace.order if trace is not None else roles)}, trace)
+    return _chain({name: roles[name] for name in (trace.order if trace is not None else roles)}, trace), trace
 
 
 def _find_roles(model: nn.Module) -> dict[str, ParameterRoles]:
@@ -270,6 +275,11 @@ def _trace(model: nn.Module, roles: dict[str, ParameterRoles], inputs: Inputs | 
         trace = trace_layers(model, list(roles), arguments)
         if trace is not None and set(trace.order) == set(roles):
             return trace
+        if trace is None and inputs is not None:
+            raise InitializationError(
+                f"{type(model).__name__} does not run on these inputs",
+                remedy="pass inputs as you would call the model: inputs=(x, edge_index)",
+            )
     return None
 
 

@@ -10,17 +10,21 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch import Generator, Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from equipoise.errors import ChoiceError, EquipoiseError, InitializationError
 from equipoise.init.balance import Direction, ParameterValues, assign_
 from equipoise.init.chain import initial_values
 from equipoise.init.gain import set_gain_
-from equipoise.init.layers import Layer, layers_of, roles_of
+from equipoise.init.layers import Layer, layers_of, roles_of, traced_layers_of
 from equipoise.init.matrices import MatrixInit, identity, orthogonal, xavier
 from equipoise.init.network import balance_along_laws, draw_network, network_roles
-from equipoise.init.trace import Inputs, example_inputs, trace_layers
+from equipoise.init.trace import Inputs, LayerTrace, first_trace
+from equipoise.laws.binding import positional_arguments
 from equipoise.laws.discover import discover
 from equipoise.laws.law import Law, check_laws
 from equipoise.laws.rebalance import rebalance_
@@ -73,9 +77,9 @@ def initialize_(
     beta: float | Tensor | None = None,
     direction: Direction = "forward",
     generator: Generator | None = None,
-    inputs: Inputs | None = None,
+    inputs: Any = None,
     laws: Sequence[Law] | None = None,
-    calibrate: bool = False,
+    calibrate: Any = False,
 ) -> nn.Module:
     r"""Initialise a network in place so that it trains at depth.
 
@@ -115,24 +119,27 @@ def initialize_(
         direction: ``"forward"`` balances from the first layer to the last, ``"reverse"`` from the last to the first.
         generator: source of random numbers. The same generator state gives the same weights, independent of torch's
             global random state. Default: the global generator.
-        inputs: positional arguments of the model, such as ``(x, edge_index)``.
+        inputs: arguments of the model, such as ``(x, edge_index)``, or a PyG data object with their values.
         laws: the model's laws, as :func:`~equipoise.discover` returns them.
         calibrate: choose the gain that balance leaves free such that scores on ``inputs`` are small, and so the
             first loss is near log(classes), whatever the scale of the data (:func:`~equipoise.init.gain.set_gain_`).
+            True, or the inputs themselves: ``calibrate=(x, edge_index)``.
 
     Returns:
         The same model.
 
     Raises:
         ModelError: if ``model`` is not a module, or has lazy parameters.
-        InitializationError: if the layers do not form a known chain and the model needs ``inputs``, or ``calibrate``
-            lacks them.
+        ForwardError: if ``inputs`` lack an argument of the model.
+        InitializationError: if the layers do not form a known chain and the model needs ``inputs``, it does not run on
+            them, or ``calibrate`` lacks them.
         ArchitectureError: if a looks-linear scheme meets an odd hidden width in a chain.
         BalanceError: if a neuron has zero weights on one side only, or ``beta`` is not positive.
         ChoiceError: if ``scheme`` or ``direction`` is unknown.
 
     Warns:
-        UserWarning: if a looks-linear scheme meets a network without ReLU, or a balanced one a network without laws.
+        UserWarning: if a looks-linear scheme meets a network without ReLU, or a balanced one a network that is not a
+            chain and has no law.
 
     Example:
         >>> import torch
@@ -153,25 +160,45 @@ def initialize_(
     if scheme not in SCHEMES:
         raise ChoiceError("scheme", scheme, SCHEMES)
     check_module(model)
-    check_values(model, inputs)
-    if calibrate and inputs is None:
-        raise InitializationError("calibration needs inputs", remedy="pass inputs=(x, edge_index), calibrate=True")
+    check_values(model, (inputs, calibrate))
+    arguments: Inputs | None = None if inputs is None else positional_arguments(model, inputs)
+    gain_arguments = _gain_arguments(model, calibrate, arguments)
+    arguments = gain_arguments if arguments is None else arguments
     settings = SCHEMES[scheme]
-    layers = _known_chain(model, inputs) if settings.draws else None
-    if settings.looks_linear:
-        _warn_without_relu(model, scheme, inputs)
+    layers, trace = _known_chain(model, arguments) if settings.draws else (None, None)
+    if trace is None and (settings.looks_linear or laws is None):
+        trace = first_trace(model, [name for name, module in model.named_modules() if roles_of(module)], arguments)
+    if settings.looks_linear and trace is not None and not trace.rectified:
+        warnings.warn(
+            f"{scheme} makes a ReLU network linear at initialisation, but this network has no ReLU; "
+            "bal-x makes no such assumption",
+            stacklevel=2,
+        )
+    if arguments is None and trace is not None:
+        arguments = trace.inputs
     beta = settings.beta if beta is None else beta
     with _unchanged_on_error(model):
         if layers is not None:
             assign_(initial_values(layers, scheme, settings, beta=beta, direction=direction, generator=generator))
             if settings.balanced and _has_other_parameters(model, layers):
-                _balance_other_parameters(model, scheme, inputs, laws)
+                _balance_other_parameters(model, scheme, arguments, laws)
         else:
-            laws = _find_laws(model, inputs) if laws is None else check_laws(laws)
+            laws = _find_laws(model, arguments) if laws is None else check_laws(laws)
             _initialize_along_laws(model, scheme, laws, beta=beta, direction=direction, generator=generator)
-        if calibrate and inputs is not None:
-            set_gain_(model, *inputs)
+        if gain_arguments is not None:
+            set_gain_(model, *gain_arguments)
     return model
+
+
+def _gain_arguments(model: nn.Module, calibrate: Any, arguments: Inputs | None) -> Inputs | None:
+    """Arguments on which to calibrate the gain; None if it is not calibrated."""
+    if not isinstance(calibrate, bool):
+        return None if calibrate is None else positional_arguments(model, calibrate)
+    if calibrate and arguments is None:
+        raise InitializationError(
+            "calibration needs inputs", remedy="pass calibrate=(x, edge_index), or inputs=(x, edge_index) as well"
+        )
+    return arguments if calibrate else None
 
 
 @contextmanager
@@ -184,13 +211,13 @@ def _unchanged_on_error(model: nn.Module) -> Iterator[None]:
         raise
 
 
-def _known_chain(model: nn.Module, inputs: Inputs | None) -> list[Layer] | None:
-    """Return the layers of a chain; None for another network, and for one with laws between query and key."""
+def _known_chain(model: nn.Module, inputs: Inputs | None) -> tuple[list[Layer] | None, LayerTrace | None]:
+    """Return the layers of a chain and a trace; None for another network, and for laws between query and key."""
     try:
-        layers = layers_of(model, inputs)
+        layers, trace = traced_layers_of(model, inputs)
     except InitializationError:
-        return None
-    return None if any(layer.roles.query_key for layer in layers) else layers
+        return None, None
+    return None if any(layer.roles.query_key for layer in layers) else layers, trace
 
 
 def _initialize_along_laws(
@@ -239,9 +266,7 @@ def _balance_other_parameters(model: nn.Module, scheme: str, inputs: Inputs | No
 
 
 def _find_laws(model: nn.Module, inputs: Inputs | None) -> list[Law]:
-    """Discover the laws on the inputs, or else on the first example graph that the model accepts."""
-    if inputs is None:
-        inputs = next((args for args in example_inputs(model) if trace_layers(model, (), args) is not None), None)
+    """Discover the laws of all outputs of the model."""
     if inputs is None:
         try:
             layers_of(model)  # raises an error that names the unknown layer
@@ -251,25 +276,21 @@ def _find_laws(model: nn.Module, inputs: Inputs | None) -> list[Law]:
             ) from error
         raise InitializationError("the model does not run on (x, edge_index)", remedy=GIVE_INPUTS)
     try:
-        return discover(model, *inputs)
+        return discover(model, *inputs, output=_all_outputs)
     except EquipoiseError as error:
         raise InitializationError(
             f"the laws cannot be found: {error.what}", where=error.where, remedy=GIVE_INPUTS
         ) from error
 
 
+def _all_outputs(outputs: Any) -> Any:
+    """All tensors of a tuple or dictionary in one, by rows if they have the same width."""
+    tensors = [t for t in tree_leaves(outputs) if isinstance(t, Tensor) and t.is_floating_point()]
+    if isinstance(outputs, Tensor) or not tensors:
+        return outputs
+    widths = {tensor.shape[-1] if tensor.ndim else 1 for tensor in tensors}
+    width = widths.pop() if len(widths) == 1 else 1
+    return torch.cat([tensor.reshape(-1, width) for tensor in tensors])
+
+
 GIVE_INPUTS = "pass the model's arguments, inputs=(x, edge_index), or its laws, laws=discover(model, …, output=…)"
-
-
-def _warn_without_relu(model: nn.Module, scheme: str, inputs: Inputs | None) -> None:
-    """Warn if a mirrored pair of neurons is not followed by a ReLU anywhere."""
-    for arguments in example_inputs(model) if inputs is None else (inputs,):
-        trace = trace_layers(model, [name for name, module in model.named_modules() if roles_of(module)], arguments)
-        if trace is not None:
-            if not trace.rectified:
-                warnings.warn(
-                    f"{scheme} makes a ReLU network linear at initialisation, but this network has no ReLU; "
-                    "bal-x makes no such assumption",
-                    stacklevel=3,
-                )
-            return

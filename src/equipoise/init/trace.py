@@ -28,12 +28,14 @@ class LayerTrace:
     """The calls of selected submodules in one forward pass.
 
     Attributes:
+        inputs: positional arguments of the model.
         order: names of the submodules in the order of their first calls.
         sources: autograd nodes that the first input of each call depends on; None if that input is not a tensor.
         results: autograd node of each call's output.
         rectified: whether a ReLU or LeakyReLU runs outside these submodules.
     """
 
+    inputs: Inputs
     order: list[str] = field(default_factory=list)
     sources: dict[str, Any] = field(default_factory=dict)
     results: dict[str, Any] = field(default_factory=dict)
@@ -70,7 +72,7 @@ def trace_layers(model: nn.Module, names: Sequence[str], inputs: Inputs) -> Laye
     Returns:
         The trace, or None if the model does not run on these inputs.
     """
-    trace, active = LayerTrace(), list[str]()
+    trace, active = LayerTrace(inputs), list[str]()
     # A frozen model has no autograd graph, so the inputs require gradients as well.
     with torch.inference_mode(False):
         inputs = tree_map(_differentiable, tuple(inputs))
@@ -105,6 +107,13 @@ def trace_layers(model: nn.Module, names: Sequence[str], inputs: Inputs) -> Laye
     finally:
         torch.set_rng_state(rng_state)
     return trace
+
+
+def first_trace(model: nn.Module, names: Sequence[str], inputs: Inputs | None) -> LayerTrace | None:
+    """Trace the model on its inputs, or else on the first example graph that it accepts; None if there is none."""
+    candidates = example_inputs(model) if inputs is None else (inputs,)
+    traces = (trace_layers(model, names, arguments) for arguments in candidates)
+    return next((trace for trace in traces if trace is not None), None)
 
 
 def example_inputs(model: nn.Module, widths: Sequence[int] = ()) -> Iterator[Inputs]:

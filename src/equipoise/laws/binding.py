@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
@@ -18,6 +19,41 @@ def parameter_names(model: nn.Module) -> list[str]:
         return list(signature.param_dict)
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return [name for name, p in inspect.signature(model.forward).parameters.items() if p.kind in kinds]
+
+
+def split_inputs(inputs: Any) -> Inputs:
+    """Positional and keyword arguments: from a tuple, a dictionary of keyword arguments, or a single argument."""
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    return (tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)), {}
+
+
+def positional_arguments(model: nn.Module, inputs: Any) -> tuple[Any, ...]:
+    """Positional arguments of a model.
+
+    Args:
+        model: The model to call.
+        inputs: A tuple of arguments, a dictionary of keyword arguments, a single argument, or a PyG data object.
+
+    Returns:
+        The arguments, with defaults in between.
+
+    Raises:
+        ForwardError: ``forward`` requires an argument that the inputs do not have, or has no such argument.
+    """
+    positional, keywords = bind_data(model, split_inputs(inputs))
+    if not keywords:
+        return positional
+    try:
+        bound = inspect.signature(model.forward).bind(*positional, **keywords)
+    except TypeError as error:
+        raise ForwardError(
+            f"{type(model).__name__}.forward does not take these inputs: {error}",
+            where=", ".join(keywords),
+            remedy="pass inputs as a tuple, in the order of the arguments: inputs=(x, edge_index)",
+        ) from error
+    bound.apply_defaults()
+    return bound.args
 
 
 def bind_data(model: nn.Module, inputs: Inputs) -> Inputs:

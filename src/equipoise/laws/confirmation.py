@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from equipoise.errors import ForwardError, LawError
+from equipoise.laws.binding import bind_data, split_inputs
 from equipoise.laws.law import Law
 from equipoise.laws.validation import summarize_error
 
@@ -26,7 +27,7 @@ class OutputGuard:
 
     Args:
         laws: Laws of one model.
-        inputs: A tuple of arguments, a dictionary of keyword arguments, or a single argument.
+        inputs: A tuple of arguments, a dictionary of keyword arguments, a single argument, or a PyG data object.
 
     Raises:
         LawError: The laws belong to several models.
@@ -41,7 +42,7 @@ class OutputGuard:
                 remedy="call rebalance_ for each model",
             )
         self._model: nn.Module = next(iter(models.values()))
-        self._arguments, self._keywords = _split(inputs)
+        self._arguments, self._keywords = bind_data(self._model, split_inputs(inputs))
         self._before = self._outputs()
         dtypes = {tensor.dtype for tensor in self._before}
         self.tolerance = max((OUTPUT_TOLERANCE.get(dtype, LOW_PRECISION_TOLERANCE) for dtype in dtypes), default=0.0)
@@ -80,9 +81,3 @@ class OutputGuard:
             for leaf in tree_leaves(outputs)
             if isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex())
         ]
-
-
-def _split(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(inputs, Mapping):
-        return (), dict(inputs)
-    return (tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)), {}

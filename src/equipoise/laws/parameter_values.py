@@ -99,4 +99,4 @@ class ParameterValues:
 
 
 def _is_constant_or_long(values: Tensor) -> bool:
-    return values.numel() >= MIN_SCALE_LENGTH or bool((values == values.flatten()[:1]).all())
+    return values.numel() >= MIN_SCALE_LENGTH or values.numel() == 0 or bool(values.amax() == values.amin())

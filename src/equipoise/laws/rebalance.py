@@ -66,7 +66,7 @@ def rebalance_(
             Adagrad, or a subclass of these.
         criterion: What to balance.
         inputs: Inputs of the model to confirm the result with: a tuple of arguments, a dictionary of keyword arguments,
-            or a single argument. If the outputs change by more than rounding, everything is undone.
+            a single argument, or a PyG data object. If the outputs change by more than rounding, everything is undone.
         targets: Relative size by name of a module or parameter, 1 for all others. The squared norms of a layer with
             target t are divided by t before they are compared: 0.01 with ``"gradients"`` makes the gradients of the
             layer about ten times smaller than those of its neighbours, so that it learns later.
