@@ -115,6 +115,7 @@ MODELS: dict[str, Build] = {
     "BatchNorm": _gat(v2=True, norm="batch_norm"),
     "jk=lstm": _gat(v2=True, jk="lstm"),
     "jk=cat": _gat(v2=True, jk="cat"),
+    "jk=max": _gat(v2=True, jk="max"),
     "hetero": Hetero,
 }
 
