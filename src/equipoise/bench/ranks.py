@@ -15,10 +15,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from equipoise.bench.cases import Case
 from equipoise.errors import MeasurementError
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+    from equipoise.distributed.parts.part import Part
 
 WARMUP_EPOCHS = 2
 
@@ -79,11 +84,12 @@ def measure_ranks(case: Case, ranks: int, environment: Mapping[str, str] | None 
 
 
 def write_parts(folder: Path, case: Case, ranks: int) -> None:
-    """Partition the graph of a case."""
-    from equipoise.bench.cases import load_graph
+    """Partition the graph of a case, and a small one for the warm-up."""
+    from equipoise.bench.cases import load_graph, random_graph
     from equipoise.distributed.parts.partition import partition
 
     partition(load_graph(case), ranks, folder / "parts")
+    partition(random_graph(64, 256, 8), ranks, folder / "warm-up")
 
 
 def measure_rank(folder: Path, case: Case) -> dict[str, Any]:
@@ -98,9 +104,7 @@ def measure_rank(folder: Path, case: Case) -> dict[str, Any]:
     """
     import torch
     import torch.nn.functional as F
-    from torch_geometric.data import Data
 
-    from equipoise.bench.cases import random_graph
     from equipoise.bench.competitors import LEARNING_RATE, build_stack
     from equipoise.bench.timing import intervals, peak_memory, reset_peak_memory
     from equipoise.distributed.gradients import sum_gradients, sum_over_ranks
@@ -112,13 +116,12 @@ def measure_rank(folder: Path, case: Case) -> dict[str, Any]:
     from equipoise.training.sources import select_features
 
     torch.set_num_threads(1)
-    small = random_graph(64, 256, 8)
-    train(build_stack(case, small), small, lr=LEARNING_RATE, epochs=1)  # compilation and imports are not counted
+    small = load_part(folder / "warm-up")  # compilation, imports and connections are not counted
+    train(build_stack(case, _sizes(small)), small, lr=LEARNING_RATE, epochs=1, timeout=600)
     reset_peak_memory()
     before = peak_memory()
     part = load_part(folder / "parts")
-    sizes = Data(x=torch.empty(1, part.manifest.num_features), classes=part.manifest.num_classes)
-    model = build_stack(case, sizes)
+    model = build_stack(case, _sizes(part))
     assert part.train_mask is not None  # the graphs of all cases have masks and classes
     assert part.y is not None
     rank, order = part.rank, inner_first(part)
@@ -144,6 +147,14 @@ def measure_rank(folder: Path, case: Case) -> dict[str, Any]:
         "bytes_sent": graph.exchange.bytes_sent // (len(stamps) - 1),
         "rank": rank,
     }
+
+
+def _sizes(part: Part) -> Data:
+    """A graph with the numbers of features and classes of a part."""
+    import torch
+    from torch_geometric.data import Data
+
+    return Data(x=torch.empty(1, part.manifest.num_features), classes=part.manifest.num_classes)
 
 
 if __name__ == "__main__":

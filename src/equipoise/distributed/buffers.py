@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-MAX_WASTE = 1.25  # a block is at most this many times larger than the tensor in it
+MAX_WASTE = 1.75  # a block is at most this many times larger than the tensor in it: classes are fewer than hidden units
 
 
 class BufferPool:
