@@ -83,6 +83,6 @@ def _rank_of_job(parts: int, folder: Path) -> int:
             f"the partition has {parts} parts, but the job has {count}",
             where=str(folder),
             remedy=f"start {parts} ranks (torchrun --nproc-per-node {parts} … on one machine), or partition the graph "
-            f"into {ranks} parts; rank=… loads one part for inspection",
+            f"into {ranks} part{'s' * (ranks != 1)}; rank=… loads one part for inspection",
         )
     return rank
