@@ -394,13 +394,26 @@ def test_errors_name_the_mistake(data):
         depth_check(build_stack, data, schemes=("bal-oo",))
     with pytest.raises(TrainingError, match="at least one size"):
         depth_check(build_stack, data, depths=())
-    with pytest.raises(TrainingError, match="must be positive"):
-        depth_check(build_stack, data, steps=0)
+    for depths in ((0,), ("5",), (2.5,)):
+        with pytest.raises(TrainingError, match="an integer of 1 or more"):
+            depth_check(build_stack, data, depths=depths)
+    for settings in ({"depths": 5}, {"schemes": "bal-o"}):
+        with pytest.raises(TrainingError, match="must be a list"):
+            depth_check(build_stack, data, **settings)
+    for settings in ({"steps": 0}, {"steps": 2.5}, {"epochs": "5"}, {"seconds": -1}):
+        with pytest.raises(TrainingError, match="steps and epochs must be integers"):
+            depth_check(build_stack, data, **settings)
     with pytest.raises(TrainingError, match="the data have no y"):
         depth_check(build_stack, Data(x=data.x, edge_index=data.edge_index))
 
 
 def test_malformed_data_are_named(data):
+    negative = data.clone()
+    negative.y = data.y - 1
+    with pytest.raises(TrainingError, match="the label -1 is negative"):
+        depth_check(build_stack, negative, depths=(2,), steps=1)
+    with pytest.raises(TrainingError, match="there is no loader train"):
+        depth_check(build_stack, {"val": [data]}, depths=(2,), steps=1)
     with pytest.raises(TrainingError, match="the loader train has no batch"):
         depth_check(build_stack, {"train": []}, depths=(2,), steps=1)
     long = data.clone()

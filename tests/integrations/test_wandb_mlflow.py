@@ -49,6 +49,13 @@ def test_weights_and_biases_gets_one_value_per_chart_and_epoch():
         WeightsAndBiases("run", recorder)
 
 
+def test_sinks_listen_to_recorders_only():
+    run = type("Run", (), {"log": lambda *_: None})()
+    for sink in (lambda: WeightsAndBiases(run, "rec"), lambda: WeightsAndBiases(run, None)):
+        with pytest.raises(EquipoiseError, match="expected a recorder"):
+            sink()
+
+
 def test_weights_and_biases_offline(tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_SILENT", "true")

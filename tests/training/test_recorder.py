@@ -315,3 +315,11 @@ def test_conservation_and_gradients_of_ten_layers_on_cora():
         assert unexplained < 1e-5
         assert c.abs().max() < (1e-4 if scheme == "bal-o" else 2)
     assert first_layer_gradient["bal-o"] > 50 * first_layer_gradient["xav"]
+
+
+def test_intervals_are_integers_and_one_group_may_stand_alone():
+    model = Stack("gatv2", [3, 4, 2])
+    for settings in ({"every": 0}, {"every": 2.5}, {"every": "5"}, {"most": 0}, {"most": 1.5}):
+        with pytest.raises(TrainingError, match="must be an integer of at least 1"):
+            Recorder(model, **settings)
+    assert Recorder(model, quantities="gradient").quantities == ("gradient",)

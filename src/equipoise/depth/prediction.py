@@ -54,14 +54,14 @@ def class_entropy(targets: Tensor) -> float | None:
         targets: Classes, or zeros and ones.
 
     Returns:
-        The entropy; None for targets that are not classes.
+        The entropy; None for targets that are not classes (numbers, several per row, negative labels).
 
     Example:
         >>> round(class_entropy(torch.tensor([0, 0, 1, 1])), 4)
         0.6931
     """
     binary = bool(((targets == 0) | (targets == 1)).all())
-    if targets.dim() != 1 or (targets.is_floating_point() and not binary):
+    if targets.dim() != 1 or (targets.is_floating_point() and not binary) or bool((targets < 0).any()):
         return None
     frequencies = torch.unique(targets, return_counts=True)[1].double() / len(targets)
     return float(torch.special.entr(frequencies).sum())

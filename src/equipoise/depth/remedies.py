@@ -28,7 +28,7 @@ REMEDIES = (DEFAULT, "rebalanced", *STRUCTURAL)
 def check_remedy(name: str) -> None:
     """Raise :class:`ChoiceError` unless the name is a remedy or an initialisation scheme."""
     if name not in REMEDIES and name not in SCHEMES:
-        raise ChoiceError("scheme", name, (*REMEDIES, *SCHEMES))
+        raise ChoiceError("scheme", name, tuple(dict.fromkeys((*REMEDIES, *SCHEMES))))
 
 
 def remedy_cost(name: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
@@ -26,7 +26,7 @@ from equipoise.experiments.parser import load_experiment
 from equipoise.kernels.denormals import flush_denormals
 from equipoise.laws.law import Law
 from equipoise.laws.rebalance import rebalance_
-from equipoise.laws.validation import check_module, describe_value, summarize_error
+from equipoise.laws.validation import check_module, describe_value, is_integer, summarize_error
 from equipoise.nn.fused_convs import fuse_
 from equipoise.training.batched_laws import discover_on_small_graph
 from equipoise.training.loop import Stepper, check_clip
@@ -262,7 +262,9 @@ def _build_rebalancer(result: DepthResult, laws: Sequence[Law], optimizer: Optim
 
 def _check_arguments(data: CheckData, sizes: Sequence[int], schemes: Sequence[str], settings: Settings) -> None:
     if isinstance(data, Mapping):
-        missing = [] if data.get("train") is not None else ["loader train"]
+        if data.get("train") is None:
+            raise TrainingError("there is no loader train", remedy="pass loaders as {'train': …}")
+        missing = []
     else:
         required = ("x", "edge_index") if settings.loss is not None else ("x", "edge_index", "y")
         missing = [name for name in required if getattr(data, name, None) is None]
@@ -271,17 +273,22 @@ def _check_arguments(data: CheckData, sizes: Sequence[int], schemes: Sequence[st
     if not isinstance(data, Mapping) and not (isinstance(data.x, Tensor) and data.x.dim() == 2):
         what = f"data.x is {describe_value(data.x)}, expected features of shape (nodes, features)"
         raise TrainingError(what, where="data.x", remedy="load_dataset returns such data")
+    for name, values in (("sizes", sizes), ("schemes", schemes)):
+        if not isinstance(values, Collection) or isinstance(values, str):
+            what = f"{name} must be a list, got {values!r}"
+            raise TrainingError(what, remedy='pass depths=(2, 5, 10), schemes=("default", "bal-o")')
     for scheme in schemes:
         check_remedy(scheme)
-    if not sizes or not schemes or min(sizes) < 1:
+    if not sizes or not schemes or not all(is_integer(size) and size > 0 for size in sizes):
         raise TrainingError(
-            "at least one size (1 or more) and one scheme are required",
+            "at least one size (an integer of 1 or more) and one scheme are required",
             where=f"sizes={tuple(sizes)}, schemes={tuple(schemes)}",
         )
-    if settings.steps < 1 or not settings.seconds > 0 or settings.epochs < 1:
+    counts = (settings.steps, settings.epochs)
+    if not all(is_integer(count) and count > 0 for count in counts) or not settings.seconds > 0:
         raise TrainingError(
-            "steps, epochs and seconds must be positive",
-            where=f"steps={settings.steps}, epochs={settings.epochs}, seconds={settings.seconds}",
+            "steps and epochs must be integers of 1 or more, and seconds positive",
+            where=f"steps={settings.steps!r}, epochs={settings.epochs!r}, seconds={settings.seconds!r}",
         )
     if settings.metric is not None:
         get_metric(settings.metric)

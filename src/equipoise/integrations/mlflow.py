@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from equipoise.errors import EquipoiseError
+from equipoise.integrations.validation import check_recorder
 from equipoise.training.recording import Record, chart_values
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class MLflow:
         run_id: id of the run; by default the active run.
 
     Raises:
-        EquipoiseError: if MLflow is not installed.
+        EquipoiseError: if MLflow is not installed, or ``recorder`` is not a recorder.
 
     Example::
 
@@ -44,6 +45,7 @@ class MLflow:
             raise EquipoiseError(
                 "MLflow is not installed", remedy="pip install 'equipoise[mlflow]', or use rec.frame()"
             ) from None
+        check_recorder(recorder)
         self._log_metrics = mlflow.log_metrics
         self.recorder, self.run_id = recorder, run_id
         recorder.listeners.append(self.write)

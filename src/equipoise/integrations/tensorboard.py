@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from equipoise.errors import EquipoiseError
+from equipoise.integrations.validation import check_recorder
 from equipoise.training.recording import Record, chart_values
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class TensorBoard:
         recorder: the recorder to listen to.
 
     Raises:
-        EquipoiseError: if TensorBoard is not installed.
+        EquipoiseError: if TensorBoard is not installed, or ``recorder`` is not a recorder.
 
     Example::
 
@@ -45,6 +46,7 @@ class TensorBoard:
             raise EquipoiseError(
                 "TensorBoard is not installed", remedy="pip install 'equipoise[tensorboard]', or use rec.frame()"
             ) from None
+        check_recorder(recorder)
         self.recorder = recorder
         self._writer = SummaryWriter(str(folder))
         recorder.listeners.append(self.write)

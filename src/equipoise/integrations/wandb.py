@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from equipoise.errors import EquipoiseError
+from equipoise.integrations.validation import check_recorder
 from equipoise.training.recording import Record, chart_values
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class WeightsAndBiases:
         recorder: the recorder to listen to.
 
     Raises:
-        EquipoiseError: if ``run`` cannot log.
+        EquipoiseError: if ``run`` cannot log, or ``recorder`` is not a recorder.
 
     Example::
 
@@ -42,6 +43,7 @@ class WeightsAndBiases:
             raise EquipoiseError(
                 f"expected a Weights & Biases run, got {type(run).__name__}", remedy="pass the result of wandb.init()"
             )
+        check_recorder(recorder)
         self.run, self.recorder = run, recorder
         recorder.listeners.append(self.write)
 

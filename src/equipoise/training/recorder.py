@@ -15,6 +15,7 @@ from torch.utils.hooks import RemovableHandle
 from equipoise.errors import ChoiceError, LawError, TrainingError
 from equipoise.kernels.graph_cache import GraphCache
 from equipoise.laws.law import Law, check_laws
+from equipoise.laws.validation import is_integer
 from equipoise.training.alerts import Alerts
 from equipoise.training.batched_laws import BatchedLaws
 from equipoise.training.capture import Capture, layers_to_record
@@ -122,14 +123,15 @@ class Recorder:
         optimizer: Optimizer | None = None,
         alerts: bool = True,
     ) -> None:
-        if every < 1:
-            raise TrainingError(f"every must be at least 1 epoch, got {every}")
-        if most is not None and most < 1:
-            raise TrainingError(f"most must be at least 1 record, got {most}")
+        if not is_integer(every) or every < 1:
+            raise TrainingError(f"every must be an integer of at least 1 epoch, got {every!r}")
+        if most is not None and (not is_integer(most) or most < 1):
+            raise TrainingError(f"most must be an integer of at least 1 record, got {most!r}")
+        quantities = (quantities,) if isinstance(quantities, str) else tuple(quantities)
         for name in quantities:
             if name not in GROUPS:
                 raise ChoiceError("quantity", name, GROUPS)
-        self.model, self.every, self.most, self.quantities = model, every, most, tuple(quantities)
+        self.model, self.every, self.most, self.quantities = model, every, most, quantities
         self.layers = layers_to_record(model)
         self.laws = check_laws(laws)
         self.recording = Recording(tuple(layer.name for layer in self.layers))
