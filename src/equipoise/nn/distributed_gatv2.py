@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -67,7 +67,9 @@ def overlapped_gatv2(conv: Any, x: Tensor, graph: DistributedGraph, relu: bool) 
     if missing:
         weight = F.pad(weight.view(H, C, -1), (0, 0, 0, missing)).flatten(0, 1)
     features, self_loops = FeatureMatrix(x), conv.add_self_loops
-    call = _Call(graph, graph.overlap(self_loops), features, self_loops, conv.negative_slope, relu, H)
+    # Dense features are not part of the call: autograd frees what it has saved, but not the call.
+    sparse = None if features.dense else features
+    call = _Call(graph, graph.overlap(self_loops), sparse, self_loops, conv.negative_slope, relu, H)
     out: Tensor = _OverlappedGATv2.apply(call, x if features.dense else None, weight, att)  # type: ignore[no-untyped-call]
     return out[..., :C] if missing else out
 
@@ -77,7 +79,7 @@ class _Call(NamedTuple):
 
     graph: DistributedGraph
     overlap: Overlap
-    features: FeatureMatrix
+    sparse: FeatureMatrix | None
     self_loops: bool
     slope: float
     relu: bool
@@ -92,12 +94,14 @@ class _Call(NamedTuple):
         s, a = flat_arrays(source, att)
         return GATv2Inputs(s, s, np.empty(0, s.dtype), a, s.dtype.type(self.slope))
 
-    def project(self, weight: Tensor) -> Tensor:
+    def project(self, x: Tensor | None, weight: Tensor) -> Tensor:
         """x Wᵀ of own nodes in an array that has room for the halo; a large one is valid until the next call."""
         shape, buffers = (self.overlap.num_sources, weight.shape[0]), self.graph.buffers
         large = math.prod(shape) * weight.element_size() > MAX_SAVED_BYTES
         source = buffers.scratch("source", shape, weight.dtype) if large else buffers.empty(shape, weight.dtype)
-        self.features.product(weight.detach(), out=source[: self.overlap.num_own])
+        features = self.sparse if x is None else FeatureMatrix(x)
+        assert features is not None  # they are dense or sparse
+        features.product(weight.detach(), out=source[: self.overlap.num_own])
         return source
 
 
@@ -105,7 +109,7 @@ class _OverlappedGATv2(Function):
     @staticmethod
     def forward(ctx: Any, call: _Call, x: Tensor | None, weight: Tensor, att: Tensor) -> Tensor:
         overlap, shape = call.overlap, call.shape(weight)
-        own, source = overlap.num_own, call.project(weight)
+        own, source = overlap.num_own, call.project(x, weight)
         pending = call.graph.exchange.start_forward(source[:own], source[own:])
         inputs = call.inputs(source, att)
         alpha = call.graph.buffers.empty(((overlap.num_edges + 1) * call.heads,), weight.dtype)
@@ -129,28 +133,28 @@ class _OverlappedGATv2(Function):
         call, (x, weight, att, kept, out, alpha) = ctx.call, ctx.saved_tensors
         if torch.is_grad_enabled():  # create_graph=True
             return None, *differentiable_gradients(_differentiable(call), (x, weight, att), grad)
-        dz, datt, nonzero = _attention_gradients(call, (weight, att, kept, out, alpha), grad)
+        dz, datt, nonzero = _attention_gradients(call, (x, weight, att, kept, out, alpha), grad)
         dx = None
         if ctx.needs_input_grad[1]:
             dx = call.graph.buffers.empty((len(dz), weight.shape[1]), dz.dtype)
             multiply_task(dz, weight, dx, nonzero)()
-        dweight = call.features.weight_gradient(dz) if x is None else weight_gradient_task(dz, x.detach(), nonzero)()
+        dweight = call.sparse.weight_gradient(dz) if call.sparse else weight_gradient_task(dz, x.detach(), nonzero)()
         return None, dx, dweight, datt
 
 
 def _attention_gradients(  # a function of its own, so that its arrays are freed before the products of the caller
-    call: _Call, saved: tuple[Tensor, ...], grad: Tensor
+    call: _Call, saved: tuple[Any, ...], grad: Tensor
 ) -> tuple[Tensor, Tensor, Array]:
     """Gradients of the product x Wᵀ of own nodes, summed over ranks, and of this rank's attention vector.
 
     Returns:
         Both gradients, and which rows of the first may be nonzero.
     """
-    weight, att, kept, *output = saved
+    x, weight, att, kept, *output = saved
     overlap, exchange, own = call.overlap, call.graph.exchange, call.overlap.num_own
     source = kept
     if len(kept) != overlap.num_sources:
-        source = call.project(weight)
+        source = call.project(x, weight)
         source[own:] = kept
     dsource, inputs = call.graph.buffers.scratch("dsource", source.shape, source.dtype), call.inputs(source, att)
     ds, g, out, alpha = flat_arrays(dsource, grad, *output)
@@ -249,7 +253,7 @@ def _differentiable(call: _Call) -> Callable[..., Tensor]:
     csr = call.graph.csr(call.self_loops)
 
     def forward(x: Tensor | None, weight: Tensor, att: Tensor) -> Tensor:
-        z = (call.features.linear(weight) if x is None else x @ weight.t()).view(-1, *att.shape)
+        z = (call.sparse.linear(weight) if call.sparse else cast(Tensor, x) @ weight.t()).view(-1, *att.shape)
         source = call.graph.append_halo(z)
         score = gatv2_scores(csr, source, z, att, call.slope)
         return softmax_and_sum(csr, score, source, z.new_empty(0), call.relu)[0]
