@@ -265,7 +265,8 @@ STEPS = range(50)
         ([1.6 + 0.01 * t for t in STEPS], [(51, 5.0), (52, 3.0), (53, 1.0)], "trains"),  # rises at first, then falls
         ([1.6 - 1e-4 * t for t in STEPS], [], "slow"),  # at constant speed 0.5 takes 5000 steps
         ([1.6 - 1e-3 * (2.72 ** (0.02 * t) - 1) for t in STEPS], [], "slow"),  # leaves the plateau
-        ([1.2 + 0.4 * 0.8**t for t in STEPS], [], "plateau"),  # at the entropy of the classes
+        ([1.2 + 0.4 * 0.8**t for t in STEPS], [], "slow"),  # at the entropy of the classes, but followed for 5 % only
+        ([1.2 + 0.4 * 0.8**t for t in STEPS], [(t, 1.2) for t in range(60, 900, 60)], "plateau"),
         ([1.6] * 50, [(t, 1.11 + 60 / t) for t in range(200, 1000, 20)], "slow"),  # slows down, but still moves
         ([1.6 - 1e-9 * t for t in STEPS], [(t, 1.6) for t in range(60, 900, 60)], "plateau"),
         ([1.6 - 1e-9 * t for t in STEPS], [(t, 1.6 - 1e-3 * 2.72 ** (t / 200)) for t in range(60, 999, 60)], "slow"),

@@ -8,10 +8,12 @@ least loss of a constant prediction (without classes: to 90 % of the first loss)
    (:mod:`equipoise.depth.flow`), reaches the goal: it trains.
 3. It is above its first value, also at the end of the flow: it rises. A loss that rises at first may still fall.
 4. It reaches the goal within the given number of steps even if its last pace keeps slowing down: it trains.
-5. It takes up to ten times as many steps if its pace does not slow down: slow. Otherwise it is a plateau.
+5. It takes up to ten times as many steps if its pace does not slow down, or less than half of the given number of
+   steps was followed: slow. Otherwise it is a plateau.
 
 The pace is the slope of a line through the last points. With a learning rate at the edge of stability the loss
-fluctuates, and the flow cannot take longer steps. Where fluctuations hide the slope, the pace is that of all points.
+fluctuates, and the flow cannot take longer steps. Where noise hides the slope of the last points, the pace is that of
+the whole flow.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ Outlook = Literal["trains", "slow", "plateau", "rises", "diverges"]
 GOAL = 0.9  # of the entropy of the class frequencies
 RISE = 1.02  # a loss above this multiple of its first value has risen
 CLEAR = 2  # standard errors of a speed that differs from 0
+FOLLOWED = 0.5  # of the budget, before "will not train" is claimed
 PLATEAU = 10  # multiple of the budget beyond which a pace counts as none
 
 
@@ -40,7 +43,7 @@ class Prediction:
     Attributes:
         outlook: ``"trains"``, ``"slow"`` (falls, but not within the budget), ``"plateau"``, ``"rises"`` or
             ``"diverges"``.
-        steps: Estimated number of steps to the goal; None if it is not reached.
+        steps: Estimated number of steps to the goal; None without an estimate.
     """
 
     outlook: Outlook
@@ -98,22 +101,24 @@ def predict(
     if not len(values) or not np.isfinite([*values, *(loss for _, loss in flow)]).all():
         return Prediction("diverges")
     goal = goal_loss(float(values[0]), entropy)
-    if _end(values) <= goal:
-        return Prediction("trains", float(len(values)))
-    if reached := [time for time, loss in flow if loss <= goal]:
+    reached = [float(len(values))] if _end(values) <= goal else [time for time, loss in flow if loss <= goal]
+    if reached:
         return Prediction("trains", float(reached[0]))
     points = np.array([*enumerate(values, start=1), *flow])
     if _end(points[:, 1]) > RISE * max(values[0], entropy or 0.0):
         return Prediction("rises")
     recent = points[-len(flow) // 2 :] if len(flow) > 1 else points[len(points) // 2 :]
-    if not _is_clear(recent[len(recent) // 2 :]):
-        recent = points
+    speed, error = _speed(recent[len(recent) // 2 :])
+    if speed <= CLEAR * error and _end(recent[:, 1]) - goal < (speed + CLEAR * error) * PLATEAU * budget:
+        recent = points[len(values) // 2 :]  # noise; without the first steps, which fall from a bad initialisation
     steps = max(_extrapolate(recent, goal, slowing=True), float(len(values)))
     if steps <= budget:
         return Prediction("trains", steps)
     if steps > PLATEAU * budget:  # "will not train" is the stronger claim: doubts count in favour of the network
-        steps = max(_extrapolate(recent, goal, slowing=False), float(budget))
-    return Prediction("slow", steps) if steps <= PLATEAU * budget else Prediction("plateau")
+        steps = _extrapolate(recent, goal, slowing=False)
+    if steps > PLATEAU * budget and points[-1, 0] >= FOLLOWED * budget:
+        return Prediction("plateau")
+    return Prediction("slow", steps if budget < steps <= PLATEAU * budget else None)
 
 
 def _end(losses: np.ndarray) -> float:
@@ -124,13 +129,13 @@ def _end(losses: np.ndarray) -> float:
 def _extrapolate(points: np.ndarray, goal: float, slowing: bool) -> float:
     """Extrapolate a loss whose speed changes as exp(κt).
 
-    Where noise hides the speed at the end, it is that of all points, and κ = 0.
+    Where the loss does not fall clearly at the end, its speed is that of all points, and κ = 0.
 
     Args:
         points: Pairs of time and loss.
         goal: Loss to reach.
-        slowing: Whether doubts count against the network: κ ≤ 0, and a speed that noise hides is 0. Otherwise κ ≥ 0,
-            and two standard errors are added to that speed.
+        slowing: Whether doubts count against the network: κ ≤ 0. Otherwise κ ≥ 0, and two standard errors are added to
+            a speed that noise hides.
 
     Returns:
         The time at which the loss reaches the goal; infinite if it does not.
@@ -138,15 +143,15 @@ def _extrapolate(points: np.ndarray, goal: float, slowing: bool) -> float:
     half = len(points) // 2
     earlier, later = points[:half], points[half:]
     (end, loss), growth = points[-1], 0.0
-    if _is_clear(later):
+    if _falls(later):
         speed, _error = _speed(later)
-        if (before := _speed(earlier)[0]) > 0 and speed > 0:
+        if (before := _speed(earlier)[0]) > 0:
             growth = math.log(speed / before) / float(later[:, 0].mean() - earlier[:, 0].mean())
         growth = min(growth, 0.0) if slowing else max(growth, 0.0)
     else:
         speed, error = _speed(points)
         loss = _end(points[:, 1])
-        speed = speed + CLEAR * error if not slowing else speed if _is_clear(points) else 0.0
+        speed += 0.0 if slowing else CLEAR * error
     distance = loss - goal
     if speed <= 0 or growth * distance <= -speed:
         return math.inf
@@ -155,10 +160,10 @@ def _extrapolate(points: np.ndarray, goal: float, slowing: bool) -> float:
     return float(end + (distance / speed if negligible else math.log1p(growth * distance / speed) / growth))
 
 
-def _is_clear(points: np.ndarray) -> bool:
-    """Whether the trend of the loss is clear of its noise."""
+def _falls(points: np.ndarray) -> bool:
+    """Whether the loss falls by more than noise explains."""
     speed, error = _speed(points)
-    return len(points) > 2 and abs(speed) >= CLEAR * error
+    return len(points) > 2 and speed > CLEAR * error
 
 
 def _speed(points: np.ndarray) -> tuple[float, float]:

@@ -19,7 +19,7 @@ MIN_STEPS = 4  # to see whether the loss speeds up or slows down
 EPOCH_BUDGET = 5000  # of the paper's protocol: the network has to train within it
 OUTLOOKS = {
     "trains": "it can train",
-    "slow": "not within {budget} steps at this pace (about {steps} steps)",
+    "slow": "not within {budget} steps at this pace{estimate}",
     "plateau": "it will not train: the loss stops above 90 % of {reference}",
     "rises": "it will not train at this learning rate: the loss rises",
     "diverges": "it will not train at this learning rate: the loss becomes NaN or infinite",
@@ -183,9 +183,10 @@ class DepthCheck:
                 continue
             listed = ", ".join(str(result.size) for result in sizes)
             steps = max((result.prediction.steps or 0 for result in sizes if result.prediction), default=0)
+            estimate = f" (about {steps:.0e} steps)" if steps else ""
             entropies = [result.entropy for result in sizes if result.entropy is not None]
             reference = f"{entropies[0]:.3f}, the entropy of the classes" if entropies else "its first value"
-            filled = sentence.format(budget=results[0].budget, steps=f"{steps:.0e}", reference=reference)
+            filled = sentence.format(budget=results[0].budget, estimate=estimate, reference=reference)
             yield f"{describe_remedy(scheme)}, {self.axis} {listed}: {filled}."
 
     def _cheapest(self, schemes: Sequence[str]) -> str:
