@@ -99,7 +99,7 @@ class Sampler(SweepCallback):
     """Samples processor time and memory of this process and its descendants once per second."""
 
     def __init__(self) -> None:
-        self.samples: list[tuple[float, float, float]] = []  # seconds, processor seconds, bytes
+        self.samples: list[tuple[float, float, float, float]] = []  # seconds, processor seconds, bytes, idle seconds
         self.ended: list[float] = []  # when each run ended
         self.end = threading.Event()
         self.spent: dict[int, float] = {}
@@ -118,7 +118,12 @@ class Sampler(SweepCallback):
                     continue
                 self.spent[pid] = (int(fields[11]) + int(fields[12])) / TICKS
                 memory += pages * os.sysconf("SC_PAGE_SIZE")
-            self.samples.append((time.monotonic(), sum(self.spent.values()), memory))
+            self.samples.append((time.monotonic(), sum(self.spent.values()), memory, _idle_seconds()))
+
+
+def _idle_seconds() -> float:
+    """Idle time of all cores of the machine since it started, the sum of idle and waiting for the disk."""
+    return sum(map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[4:6])) / TICKS
 
 
 def _descendants(root: int) -> list[int]:
@@ -149,13 +154,17 @@ def measure_runs(count: int, executor: Executor, folder: Path) -> dict[str, floa
     failed = sum(result.outcome == "failed" for result in results)
     # From the first fifth of the runs on, all processes have started and loaded their data; they stop after the last.
     steady = [sample for sample in sampler.samples if sampler.ended[count // 5] < sample[0] < sampler.ended[-1]]
-    (first, before, low), (last, after, high) = steady[0], steady[-1]
+    (first, before, low, idle_before), (last, after, high, idle_after) = steady[0], steady[-1]
+    capacity = (last - first) * available_cores()
     numbers = {
         "runs": count,
         "failed": failed,
         "seconds": round(seconds, 1),
         "runs per second": round(count / seconds, 2),
-        "cores busy %": round(100 * (after - before) / (last - first) / available_cores(), 1),
+        "cores busy %": round(100 * (after - before) / capacity, 1),  # with these runs
+        "cores idle %": round(
+            100 * (idle_after - idle_before) / capacity, 1
+        ),  # neither with these runs nor with others
         "memory at start MB": round(low / 1e6),
         "memory at end MB": round(high / 1e6),
     }
