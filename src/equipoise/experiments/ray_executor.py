@@ -8,7 +8,6 @@ import os
 import socket
 import time
 from collections.abc import Sequence
-from itertools import islice
 from typing import Any
 
 import torch
@@ -52,12 +51,12 @@ def ray_executor(address: str = "local", retries: int = RETRIES, run_timeout: fl
         try:
             _check_versions(ray, address)
             tasks = _Tasks(ray, specs, run_function, retries)
-            events: list[RunSpec | Result] = tasks.start()
-            yield from events
-            while tasks.submitted:
-                events = [*tasks.collect(), *tasks.end_expired(run_timeout)]
-                events += tasks.start()  # before the results are stored, so that no core waits for the disk
-                yield from events
+            yield from tasks.start()
+            while tasks.running:
+                results = [*tasks.collect(), *tasks.end_expired(run_timeout)]
+                started = tasks.start()  # before the results are stored, so that no core waits for the disk
+                yield from results
+                yield from started
         finally:
             ray.shutdown()
 
@@ -65,53 +64,42 @@ def ray_executor(address: str = "local", retries: int = RETRIES, run_timeout: fl
 
 
 class _Tasks:
-    """The tasks of a sweep.
-
-    The oldest tasks, as many as the cluster has cores, are the running ones. As many again are submitted and wait, so
-    that a core continues with the next run at once, without a round trip to this process.
-    """
+    """The tasks of a sweep: as many as the cluster has cores, so that submitted runs are running ones."""
 
     def __init__(self, ray: Any, specs: Sequence[RunSpec], run_function: RunFunction, retries: int) -> None:
         self.ray, self.retries = ray, retries
         self.pending = list(reversed(specs))  # the first, which takes longest, is at the end
-        self.submitted: dict[Any, RunSpec] = {}  # tasks in order of submission
-        self.running: dict[Any, float] = {}  # those of them that run, with the time of their start
+        self.running: dict[Any, tuple[RunSpec, float]] = {}  # task → run, time of its start
         self._task = ray.remote(num_cpus=1, max_retries=retries)(_run_single_threaded)
         self._run_function = ray.put(run_function)  # once: it holds the recording plans of all runs
         self._cores, self._counted = 1, -POLL_INTERVAL
 
-    def start(self) -> list[RunSpec | Result]:
-        """Submit runs, and return those that have started."""
+    def start(self) -> list[RunSpec]:
+        """Submit runs for all free cores, and return them."""
         now = time.monotonic()
         if now - self._counted >= POLL_INTERVAL:  # nodes may join and leave
             self._cores, self._counted = max(1, int(self.ray.cluster_resources().get("CPU", 0))), now
-        while self.pending and len(self.submitted) < 2 * self._cores:
+        started = []
+        while self.pending and len(self.running) < self._cores:
             spec = self.pending.pop()
-            self.submitted[self._task.remote(self._run_function, spec)] = spec
-        started = [task for task in islice(self.submitted, self._cores) if task not in self.running]
-        self.running |= dict.fromkeys(started, now)
-        return [self.submitted[task] for task in started]
+            self.running[self._task.remote(self._run_function, spec)] = (spec, now)
+            started.append(spec)
+        return started
 
-    def collect(self) -> list[RunSpec | Result]:
-        """Wait for a moment, and return the result that arrived, if any; before it, its run if that did not wait."""
-        done, _ = self.ray.wait(list(self.submitted), num_returns=1, timeout=POLL_INTERVAL)
-        events: list[RunSpec | Result] = []
-        for task in done:
-            spec = self.submitted.pop(task)
-            events += [] if self.running.pop(task, None) else [spec]
-            events.append(_result(self.ray, task, spec, self.retries))
-        return events
+    def collect(self) -> list[Result]:
+        """Wait for a moment, and return the result that arrived, if any."""
+        done, _ = self.ray.wait(list(self.running), num_returns=1, timeout=POLL_INTERVAL)
+        return [_result(self.ray, task, self.running.pop(task)[0], self.retries) for task in done]
 
     def end_expired(self, run_timeout: float | None) -> list[Result]:
         """Cancel the runs that exceed the time limit."""
         if run_timeout is None:
             return []
-        expired = [task for task, start in self.running.items() if time.monotonic() - start > run_timeout]
+        expired = [task for task, (_, start) in self.running.items() if time.monotonic() - start > run_timeout]
         for task in expired:
             self.ray.cancel(task, force=True)
-            del self.running[task]
         reason = f"time limit: not finished after {run_timeout:g} s (--run-timeout)"
-        return [failed_result(self.submitted.pop(task), reason) for task in expired]
+        return [failed_result(self.running.pop(task)[0], reason) for task in expired]
 
 
 def _run_single_threaded(run_function: RunFunction, spec: RunSpec) -> Result:
