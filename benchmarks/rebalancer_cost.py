@@ -14,6 +14,7 @@ import torch.nn.functional as F
 
 import equipoise as eq
 from equipoise.kernels.denormals import flush_denormals
+from equipoise.nn.sparse_linear import to_csr_tensor
 from equipoise.training.batched_laws import discover_on_small_graph
 
 EVERY, ROUNDS = 10, 12
@@ -29,7 +30,7 @@ def measure(optimizer_name: str, criterion: str) -> tuple[float, float]:
     laws = discover_on_small_graph(model, data.num_features)
     optimizer = OPTIMIZERS[optimizer_name](model.parameters(), lr=1e-3)
     rebalancer = eq.Rebalancer(laws, every=1, criterion=criterion, optimizer=optimizer)
-    x = data.x.to_sparse_csr()
+    x = to_csr_tensor(data.x)
     steps, rebalancings = [], []
     for _ in range(ROUNDS):
         start = time.process_time()
