@@ -49,3 +49,12 @@ def test_scratch_is_reused_by_name():
     assert pool.scratch("a", (5,), torch.float64).data_ptr() == first.data_ptr()
     assert pool.scratch("b", (10, 2), torch.float32).data_ptr() != first.data_ptr()
     assert pool.scratch("a", (20, 2), torch.float32).shape == (20, 2)
+
+
+def test_the_block_released_last_is_used_first():
+    pool = BufferPool()
+    first, second = pool.empty((64,), torch.float32), pool.empty((64,), torch.float32)
+    address = first.data_ptr()
+    del second
+    del first
+    assert pool.empty((64,), torch.float32).data_ptr() == address

@@ -31,7 +31,8 @@ class BufferPool:
     """
 
     def __init__(self) -> None:
-        self._free: list[tuple[int, int, Tensor]] = []  # size, a number that breaks ties, memory; ascending
+        # Size, a number, memory; ascending. Among equal sizes, the block released last comes first: it is in the cache.
+        self._free: list[tuple[int, int, Tensor]] = []
         self._released = 0
         self._scratch: dict[str, Tensor] = {}
 
@@ -76,7 +77,7 @@ class BufferPool:
 
     def _release(self, memory: Tensor) -> None:
         self._released += 1
-        insort(self._free, (len(memory), self._released, memory))
+        insort(self._free, (len(memory), -self._released, memory))
 
 
 class _Block:
