@@ -7,14 +7,17 @@ library, they fragment the heap, and a rank takes half as much memory again as i
 from __future__ import annotations
 
 import math
+import mmap
 from bisect import insort
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+HUGE_PAGE = 2**21  # bytes
 MAX_WASTE = 1.75  # a block is at most this many times larger than the tensor in it: classes are fewer than hidden units
 
 
@@ -65,7 +68,7 @@ class BufferPool:
         size = math.prod(shape) * dtype.itemsize
         if name not in self._scratch or len(self._scratch[name]) < size:
             self._scratch.pop(name, None)  # freed before the larger one is allocated
-            self._scratch[name] = torch.empty(size, dtype=torch.uint8)
+            self._scratch[name] = _allocate(size)
         return _as_tensor(self._scratch[name], shape, dtype)
 
     def _take(self, size: int) -> Tensor:
@@ -73,7 +76,7 @@ class BufferPool:
             if size <= free <= MAX_WASTE * size:
                 del self._free[index]
                 return memory
-        return torch.empty(size, dtype=torch.uint8)
+        return _allocate(size)
 
     def _release(self, memory: Tensor) -> None:
         self._released += 1
@@ -93,6 +96,16 @@ class _Block:
 
     def __del__(self) -> None:
         self._pool._release(self._memory)
+
+
+def _allocate(size: int) -> Tensor:
+    """Bytes, in huge pages where the system has them: kernels read rows at random, each with a translated address."""
+    if size < HUGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.empty(size, dtype=torch.uint8)
+    mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel without huge pages
+        mapping.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(mapping, dtype=torch.uint8)
 
 
 def _as_tensor(memory: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
