@@ -432,3 +432,27 @@ def test_inputs_as_a_data_object():
         model.conv1.lin_l.weight.mul_(3.0)
     with pytest.raises(BalanceError, match="changed the outputs"):
         rebalance_(laws, inputs=Data(x=x, edge_index=edge_index))
+
+
+@pytest.mark.parametrize("depth", [4, 10, 30])
+def test_networks_far_from_balance_converge(depth):
+    torch.manual_seed(0)
+    x = torch.randn(20, 8, dtype=torch.float64)
+    hidden = [layer for _ in range(depth) for layer in (nn.ReLU(), nn.Linear(16, 16))]
+    model = nn.Sequential(nn.Linear(8, 16), *hidden, nn.ReLU(), nn.Linear(16, 2)).double()
+    before = model(x)
+    laws = discover(model, x)
+    for law in laws:
+        law.rescale_(torch.exp(20.0 * torch.randn(law.neurons, dtype=torch.float64)))  # λ from 1e-25 to 1e25
+    assert rebalance_(laws) <= 1e-12
+    assert relative_change(model(x), before) < 1e-10
+
+
+def test_squares_that_overflow_in_sum_are_named():
+    model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2)).double()
+    laws = discover(model, torch.randn(4, 2, dtype=torch.float64))
+    with torch.no_grad():
+        model[0].weight.fill_(1e154)  # each square is finite
+        model[0].bias.fill_(1e154)
+    with pytest.raises(BalanceError, match="weight is not finite"):
+        rebalance_(laws)

@@ -90,5 +90,9 @@ def random_factors(shape: torch.Size, generator: Generator) -> Tensor:
 
 def normal(shape: torch.Size, generator: Generator, dtype: torch.dtype = torch.float64) -> Tensor:
     """Standard normal numbers, drawn in single precision, which is several times as fast."""
-    single = torch.complex64 if dtype.is_complex else torch.float32
-    return torch.randn(shape, generator=generator, dtype=single).to(dtype)
+    return single_normal(shape, generator, dtype).to(dtype)
+
+
+def single_normal(shape: torch.Size, generator: Generator, dtype: torch.dtype) -> Tensor:
+    """Standard normal numbers in single precision, complex if ``dtype`` is complex."""
+    return torch.randn(shape, generator=generator, dtype=torch.complex64 if dtype.is_complex else torch.float32)

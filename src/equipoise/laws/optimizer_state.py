@@ -84,7 +84,7 @@ def collect_state(
         raise LawError(
             f"{slot.name} is not among the optimizer's parameters",
             where=str(law),
-            remedy="pass the optimizer that trains all parameters of this model",
+            remedy="pass the optimizer that trains all parameters of this model; leave out laws of frozen parameters",
         )
     collected = []
     for parameter in parameters:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 
 import torch
 from torch import Generator, Tensor
 
-from equipoise.laws.gates import normal
+from equipoise.laws.gates import single_normal
 
 NO_EFFECT = 1e-13  # |θ·∇θ| of an entry, relative to the largest: a smaller one is rounding
 MIN_SCALE_LENGTH = 16  # as many entries of a parameter are hardly positive by coincidence
@@ -26,7 +27,7 @@ class ParameterValues:
         scales: Parameters that stay positive: those that are positive and constant, or positive and long.
         maybe_scales: Other positive parameters. A bias of three entries is often positive; were it kept positive and
             large, a LeakyReLU after it would be linear, and attention scores would lose a term.
-        without_effect: Masks of entries without effect; see :meth:`find_entries_without_effect`.
+        samples: Products θ·∇θ at random parameters, by name, from which :attr:`without_effect` is computed.
     """
 
     def __init__(self, parameters: Mapping[str, Tensor], generator: Generator) -> None:
@@ -35,7 +36,7 @@ class ParameterValues:
         positive = {name for name, p in self.own.items() if not p.is_complex() and bool((p > 0).all())}
         self.scales = {name for name in positive if _is_constant_or_long(self.own[name])}
         self.maybe_scales = positive - self.scales
-        self.without_effect: dict[str, Tensor] = {}
+        self.samples: Sequence[Mapping[str, Tensor]] = ()
         self._zeroed: dict[str, Tensor] = {}
 
     def draw(self, mean: float = 0.0) -> None:
@@ -47,8 +48,8 @@ class ParameterValues:
         for name, parameter in self._parameters.items():
             rows = max(1, parameter.shape[0]) if parameter.ndim else 1
             std = (2.0 / (rows + parameter.numel() / rows)) ** 0.5
-            values = (normal(parameter.shape, self._generator, parameter.dtype) + mean) * std
-            parameter.data.copy_(values.abs() + 0.5 if name in self.scales else values)
+            values = single_normal(parameter.shape, self._generator, parameter.dtype).add_(mean).mul_(std)
+            parameter.data.copy_(values.abs_().add_(0.5) if name in self.scales else values)
         self._set_zeros()
 
     def load(self, values: Mapping[str, Tensor]) -> None:
@@ -67,22 +68,20 @@ class ParameterValues:
         finally:
             self.load(saved)
 
-    def find_entries_without_effect(self, samples: Sequence[Mapping[str, Tensor]]) -> None:
-        """Find the entries of parameters whose gradient is rounding in all samples.
+    @cached_property
+    def without_effect(self) -> dict[str, Tensor]:
+        """Masks of the entries of parameters whose gradient is rounding in all samples, by name.
 
         A softmax cancels the bias of its keys, a batch norm the bias before it.
-
-        Args:
-            samples: Products θ·∇θ at random parameters, by name.
         """
         largest: dict[str, Tensor] = {}
-        for sample in samples:
+        for sample in self.samples:
             for name in sample.keys() & self._parameters.keys():
                 size = sample[name].abs()
                 largest[name] = torch.maximum(largest[name], size) if name in largest else size
         bound = NO_EFFECT * max((float(size.max()) for size in largest.values()), default=0.0)
         masks = {name: (size > 0) & (size <= bound) for name, size in largest.items()}
-        self.without_effect = {name: mask for name, mask in masks.items() if bool(mask.any())}
+        return {name: mask for name, mask in masks.items() if bool(mask.any())}
 
     @contextmanager
     def zero_without_effect(self) -> Iterator[None]:

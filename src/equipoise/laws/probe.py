@@ -245,13 +245,16 @@ class Probe:
             zip(leaves, self._gradients(output, leaves, cotangents), strict=True)
         ):
             if gradients is not None:
-                values, rows = _real_vector(leaf.detach()), _real_vector(gradients, count)
-                products[:, column] = rows @ values
-                bounds[:, column] = rows.norm(dim=1) * values.norm()
+                values = _real_vector(leaf.detach())
+                rows = [_real_vector(gradient) for gradient in gradients]
+                products[:, column] = torch.stack([row @ values for row in rows])
+                bounds[:, column] = torch.stack([row.norm() for row in rows]) * values.norm()
         return products, bounds
 
-    def _gradients(self, output: Tensor, leaves: Sequence[Tensor], cotangents: Tensor) -> Sequence[Tensor | None]:
-        """Gradients of every leaf for all cotangents, stacked; None if the output does not depend on the leaf."""
+    def _gradients(
+        self, output: Tensor, leaves: Sequence[Tensor], cotangents: Tensor
+    ) -> Sequence[Tensor | Sequence[Tensor] | None]:
+        """Gradients of every leaf, one per cotangent; None if the output does not depend on the leaf."""
         entries = len(cotangents) * sum(leaf.numel() for leaf in leaves)
         if self._vectorizes and entries <= MAX_VECTORIZED_ENTRIES:
             try:
@@ -266,7 +269,7 @@ class Probe:
             torch.autograd.grad(output, leaves, cotangent, allow_unused=True, retain_graph=True)
             for cotangent in cotangents
         ]
-        return [None if column[0] is None else torch.stack(column) for column in zip(*rows, strict=True)]
+        return [None if column[0] is None else column for column in zip(*rows, strict=True)]
 
     def trace(self) -> Trace:
         """Trace the functions that the forward pass calls and the parameters they read."""
@@ -311,7 +314,6 @@ class Probe:
         return factors.to(leaf.dtype) if not leaf.any() else leaf * factors
 
 
-def _real_vector(values: Tensor, rows: int | None = None) -> Tensor:
-    """Flatten a tensor on the CPU, with a complex entry as two real ones; ``rows`` of them if given."""
-    values = (torch.view_as_real(values) if values.is_complex() else values).cpu()
-    return values.reshape(-1) if rows is None else values.reshape(rows, -1)
+def _real_vector(values: Tensor) -> Tensor:
+    """Flatten a tensor on the CPU, with a complex entry as two real ones."""
+    return (torch.view_as_real(values) if values.is_complex() else values).cpu().reshape(-1)

@@ -19,6 +19,7 @@ MAX_NEURONS_PER_SAMPLE = 256  # neurons per sample in the matrix; a law is verif
 SAMPLES_PER_FORWARD = 2  # output gradients per forward pass; parameters and inputs are the same for all of them
 FORWARDS = 3  # forward passes per round of samples, each at other parameters
 MAX_ENTRIES = 50_000_000  # of all samples together: 400 MB
+MAX_STACKED_ENTRIES = 100_000  # samples of a larger parameter are summed one by one: copying them takes longer
 MAX_DEAD_SAMPLES = 6  # attempts to find parameters at which no layer is dead
 SCALE_FREE_TOLERANCE = 1e-11  # a slot is scale-free if ⟨θ,∇θ⟩ is below this fraction of Σ|θ·∇θ|
 
@@ -42,7 +43,7 @@ class GradientProducts:
     def __init__(self, probe: Probe) -> None:
         self.probe = probe
         self._samples: list[dict[str, Tensor]] = []
-        self._stacked: dict[str, Tensor] = {}
+        self._batches: dict[str, list[Tensor]] = {}
         self._magnitudes: dict[str, float] = {}
         self._whole: dict[str, Sums] = {}
         self._mean = 0.0
@@ -54,7 +55,7 @@ class GradientProducts:
         union = {name: product for sample in self._samples for name, product in sample.items()}
         self.shapes = {name: tuple(union[name].shape) for name in order if name in union}
         self._registration_order = {name: number for number, name in enumerate(self.shapes)}
-        probe.values.find_entries_without_effect(self._samples)
+        probe.values.samples = self._samples
         trace = probe.trace()
         self._first_reads = trace.first_reads()
         self.blocks = frozenset(trace.blocks)
@@ -103,13 +104,13 @@ class GradientProducts:
         """Norm of Σ |θ·∇θ| over the same entries, or a bound: the scale of cancellation in the column."""
         if slot.neurons == 1:
             return float(self._whole[slot.name][1].norm())
-        return float(self._sum(slot, self._products(slot.name).abs()).norm())
+        return float(self._sum(slot, [batch.abs() for batch in self._products(slot.name)]).norm())
 
     def is_scale_free(self, slot: Slot, column: Tensor) -> bool:
         """Whether ⟨θ_i, ∇θ_i⟩ vanishes up to rounding, although θ·∇θ does not."""
         size = float(column.norm())
         if slot.neurons > 1 and slot.name not in self._magnitudes:
-            self._magnitudes[slot.name] = float(self._products(slot.name).abs().sum())
+            self._magnitudes[slot.name] = sum(float(batch.norm(p=1)) for batch in self._products(slot.name))
         if slot.neurons > 1 and size > SCALE_FREE_TOLERANCE * self._magnitudes[slot.name]:
             return False
         return size <= SCALE_FREE_TOLERANCE * self.absolute_sum(slot)
@@ -119,7 +120,7 @@ class GradientProducts:
             for sample in self.probe.gradient_products(per_forward, self._mean):
                 self._reachable |= sample.keys() & self.probe.parameters.keys()
                 self._samples.append({name: product for name, product in sample.items() if bool(product.any())})
-        self._stacked.clear()
+        self._batches.clear()
         self._magnitudes.clear()
 
     def _draw_whole(self, names: list[str]) -> None:
@@ -149,26 +150,34 @@ class GradientProducts:
     def _parameter_names(self) -> list[str]:
         return [name for name in self.shapes if name in self.probe.parameters]
 
-    def _products(self, name: str) -> Tensor:
-        """Products of all samples, stacked along the first axis."""
-        if name not in self._stacked:
+    def _products(self, name: str) -> list[Tensor]:
+        """Products of all samples, stacked along the first axis: in one batch, or one per sample if they are large."""
+        if name not in self._batches:
             zero = torch.zeros(self.shapes[name], dtype=torch.float64)
-            stacked = torch.stack([sample.get(name, zero) for sample in self._samples])
-            for sample, product in zip(self._samples, stacked, strict=True):
-                if name in sample:
-                    sample[name] = product  # a view: no second copy
-            self._stacked[name] = stacked
-        return self._stacked[name]
+            samples = [sample.get(name, zero) for sample in self._samples]
+            if zero.numel() > MAX_STACKED_ENTRIES:
+                self._batches[name] = [sample.unsqueeze(0) for sample in samples]
+            else:
+                stacked = torch.stack(samples)
+                for sample, product in zip(self._samples, stacked, strict=True):
+                    if name in sample:
+                        sample[name] = product  # a view: no second copy
+                self._batches[name] = [stacked]
+        return self._batches[name]
 
-    def _sum(self, slot: Slot, products: Tensor) -> Tensor:
+    def _sum(self, slot: Slot, batches: list[Tensor]) -> Tensor:
         """Sum stacked products over the entries of each neuron."""
-        count, width = len(products), slot.neurons // slot.groups
-        if slot.groups == 1:  # sums over one axis at a time are faster
-            block = products.reshape(count, -1, slot.length, slot.inner)[:, :, slot.start : slot.start + width]
-            sums = (block[..., 0] if slot.inner == 1 else block.sum(dim=3)).sum(dim=1)
-        else:
-            block = products.reshape(count, -1, slot.groups, slot.middle, slot.length, slot.inner)
-            sums = block[..., slot.start : slot.start + width, :].sum(dim=(1, 3, 5)).reshape(count, slot.neurons)
+        sums = torch.cat([_sum_batch(slot, batch) for batch in batches])
         if slot.neurons > MAX_NEURONS_PER_SAMPLE:
             sums = sums[:, torch.linspace(0, slot.neurons - 1, MAX_NEURONS_PER_SAMPLE).long()]
         return sums.flatten()
+
+
+def _sum_batch(slot: Slot, products: Tensor) -> Tensor:
+    """Sum the products of several samples over the entries of each neuron: one row per sample."""
+    count, width = len(products), slot.neurons // slot.groups
+    if slot.groups == 1:  # sums over one axis at a time are faster
+        block = products.reshape(count, -1, slot.length, slot.inner)[:, :, slot.start : slot.start + width]
+        return (block[..., 0] if slot.inner == 1 else block.sum(dim=3)).sum(dim=1)
+    block = products.reshape(count, -1, slot.groups, slot.middle, slot.length, slot.inner)
+    return block[..., slot.start : slot.start + width, :].sum(dim=(1, 3, 5)).reshape(count, slot.neurons)

@@ -6,9 +6,9 @@ of its laws, and its gradient by exp(−n_k·s). Two criteria are the minimum of
     "weights"     Σ_k θ_k² exp(+2 n_k·s)    the network of least norm; Σ_in ‖θ‖² = Σ_out ‖θ‖² for every neuron
     "gradients"   Σ_k g_k² exp(−2 n_k·s)    the least gradient; Σ_in ‖∇θ‖² = Σ_out ‖∇θ‖² for every neuron
 
-A damped Newton method finds either in a handful of steps at any depth. Coordinate descent (for weights
-λ_i⁴ = Σ_out‖θ‖² / Σ_in‖θ‖², neuron by neuron) converges as well, but its number of sweeps grows with the square of the
-depth. The third criterion is not convex:
+Up to three steps of coordinate descent and a few of a damped Newton method find either at any depth. Coordinate descent
+alone (for weights λ_i⁴ = Σ_out‖θ‖² / Σ_in‖θ‖², neuron by neuron) converges as well, but its number of sweeps grows with
+the square of the depth. The third criterion is not convex:
 
     "relative-gradients"   Σ_in ‖∇θ‖² / Σ_in ‖θ‖² = Σ_out ‖∇θ‖² / Σ_out ‖θ‖² for every neuron
 
@@ -27,11 +27,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from equipoise.errors import BalanceError, ChoiceError, LawError
+from equipoise.laws.cells import Array
 from equipoise.laws.confirmation import OutputGuard
 from equipoise.laws.criteria import minimize, relative_gradients, sweep
 from equipoise.laws.law import Law, check_laws
 from equipoise.laws.optimizer_state import collect_state
-from equipoise.laws.rescaling import Array, Rescaling
+from equipoise.laws.rescaling import Rescaling
 from equipoise.laws.validation import is_number
 
 Criterion = Literal["weights", "gradients", "relative-gradients"]
@@ -126,9 +127,7 @@ def apply_rebalancing(
     guard = None if inputs is None else OutputGuard(rescaling.laws, inputs)
     scaled = _tensors_to_scale(parameters, state)
     backup = [tensor.clone() for tensors in scaled for tensor, _ in tensors] if guard is not None else []
-    for number, tensors in enumerate(scaled):
-        for tensor, exponent in tensors:
-            rescaling.rescale_(number, tensor, s, exponent)
+    rescaling.rescale_(scaled, s)
     if guard is not None and (change := guard.relative_change()) > guard.tolerance:
         for tensor, copy in zip((tensor for tensors in scaled for tensor, _ in tensors), backup, strict=True):
             tensor.copy_(copy)
@@ -165,17 +164,19 @@ def _measure(
         scales: The target of every parameter.
 
     Returns:
-        Cells of the weights and of the gradients; an empty list for those that are not needed.
+        Squares of the weights and of the gradients, by cell; an empty list for those that are not needed.
     """
     weights, gradients = [], []
     if criterion != "gradients":
-        weights = rescaling.squares(parameters)
-        _check_finite(rescaling, weights, "")
+        weights = rescaling.squares(parameters, scales if criterion == "weights" else None)
+        _check_finite(rescaling, weights, parameters, "")
     if criterion != "weights":
-        gradients = rescaling.squares([slot.gradient for slot in rescaling.slots])
-        _check_finite(rescaling, gradients, "the gradient of ")
-    for cells, scale in zip(weights if criterion == "weights" else gradients, scales, strict=True):
-        np.divide(cells, scale, out=cells)
+        tensors = [
+            slot.gradient if parameter.grad is None or parameter.grad.layout != torch.strided else parameter.grad
+            for slot, parameter in zip(rescaling.slots, parameters, strict=True)
+        ]
+        gradients = rescaling.squares(tensors, scales)
+        _check_finite(rescaling, gradients, tensors, "the gradient of ")
     return weights, gradients
 
 
@@ -186,7 +187,7 @@ def _largest_imbalance(
     if criterion == "relative-gradients":
         sides = relative_gradients(rescaling, weights, gradients, np.zeros(rescaling.neurons))
     else:
-        sides = rescaling.sides(rescaling.sums(weights if criterion == "weights" else gradients))
+        sides = rescaling.sides(rescaling.totals(weights if criterion == "weights" else gradients))
     usable = (sides[0] > 0) & (sides[1] > 0)
     imbalance = np.abs(sides[0] - sides[1])[usable] / (sides[0] + sides[1])[usable]
     return float(imbalance.max(initial=0.0))
@@ -198,7 +199,8 @@ def _tolerance(parameters: Sequence[nn.Parameter]) -> float:
 
 def target_scales(rescaling: Rescaling, targets: Mapping[str, float] | None) -> list[float]:
     """The target of every parameter: that of the longest matching name, 1 without one."""
-    targets = {} if targets is None else targets
+    if targets is None:
+        return [1.0] * len(rescaling.slots)
     if not isinstance(targets, Mapping):
         raise LawError(
             f"targets are relative sizes by name, got a {type(targets).__name__}", remedy='pass {"convs.3": 0.01}'
@@ -216,11 +218,15 @@ def target_scales(rescaling: Rescaling, targets: Mapping[str, float] | None) -> 
     return scales
 
 
-def _check_finite(rescaling: Rescaling, cells: Sequence[Array], what: str) -> None:
-    for slot, values in zip(rescaling.slots, cells, strict=True):
-        if not np.isfinite(values).all():
-            raise BalanceError(
-                f"{what}{slot.name} is not finite",
-                where=str(next(law for law in rescaling.laws if slot in law.slots)),
-                remedy="reinitialise the model, or load a checkpoint from before the loss diverged",
-            )
+def _check_finite(rescaling: Rescaling, cells: Sequence[Array], tensors: Sequence[Tensor], what: str) -> None:
+    """Check that the squares of all tensors are finite, through the cells that they are summed to."""
+    if all(np.isfinite(weights).all() for weights in cells):
+        return
+    slots = rescaling.slots
+    sums = [tensor.detach().to_dense().abs().double().square().sum() for tensor in tensors]
+    slot = next((slot for slot, total in zip(slots, sums, strict=True) if not total.isfinite()), slots[0])
+    raise BalanceError(
+        f"{what}{slot.name} is not finite",
+        where=str(next(law for law in rescaling.laws if slot in law.slots)),
+        remedy="reinitialise the model, or load a checkpoint from before the loss diverged",
+    )
