@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from equipoise.init.schemes import initialize_
-from equipoise.nn import stack, workspace
+from equipoise.nn import stack, stack_plan
 from equipoise.nn.stack import Stack
 
 
@@ -65,7 +65,7 @@ def test_recomputed_products_give_identical_results(sparse, graph, monkeypatch):
     model = Stack("gatv2", [12, 8, 16, 8, 3])
     x = graph[0].to_sparse_csr() if sparse else graph[0]
     expected = outputs_and_gradients(model, x, graph[1])
-    monkeypatch.setattr(workspace, "MAX_SAVED_BYTES", 0)
+    monkeypatch.setattr(stack_plan, "MAX_SAVED_BYTES", 0)
     model = copy.deepcopy(model)  # without the plan that was made before
     for a, b in zip(outputs_and_gradients(model, x, graph[1]), expected, strict=True):
         assert torch.equal(a, b)

@@ -7,7 +7,7 @@ import weakref
 import pytest
 import torch
 
-from equipoise.nn import workspace
+from equipoise.nn import stack_plan
 from equipoise.nn.hooks import ObserverHook
 from equipoise.nn.stack import Stack
 from equipoise.nn.workspace import MAX_POOLED, Workspace
@@ -147,10 +147,10 @@ def test_another_graph_or_dtype_takes_effect(model, graph):
 
 
 def test_large_workspaces_are_freed_after_the_pass(model, graph, created, monkeypatch):
-    monkeypatch.setattr(workspace, "MAX_POOLED_BYTES", 0)
+    monkeypatch.setattr(stack_plan, "MAX_POOLED_BYTES", 0)
     expected = step(model, *graph)
     assert created[0]() is None
-    monkeypatch.setattr(workspace, "MAX_SAVED_BYTES", 0)
+    monkeypatch.setattr(stack_plan, "MAX_SAVED_BYTES", 0)
     assert equal(step(model, *graph), expected)
     with torch.no_grad():  # layers share their arrays
         assert torch.equal(model(*graph), expected[0])

@@ -31,7 +31,7 @@ from equipoise.nn.hooks import has_hooks
 from equipoise.nn.kernel_arrays import Array, cached_blocks, flat_arrays, pad_channels
 from equipoise.nn.second_order import differentiable_gradients, gatv2_scores, softmax_and_sum
 from equipoise.nn.sparse_linear import FeatureMatrix
-from equipoise.nn.workspace import MAX_SAVED_BYTES
+from equipoise.nn.stack_plan import MAX_SAVED_BYTES
 
 
 def can_overlap(conv: Any) -> bool:

@@ -26,9 +26,11 @@ from equipoise.nn.dispatch import GRAPH_CACHE, fallback_reason, layer_reason
 from equipoise.nn.fused_convs import FusedGATv2Conv, can_fuse_relu
 from equipoise.nn.hooks import AttentionCoefficients, has_hooks, observers_of
 from equipoise.nn.module_snapshot import ModuleSnapshot
+from equipoise.nn.part_workspace import PartGraph, can_fuse_on_part, new_workspace, part_graph
 from equipoise.nn.second_order import differentiable_gradients, gatv2_scores, softmax_and_sum
 from equipoise.nn.sparse_linear import FeatureMatrix
-from equipoise.nn.workspace import Lease, StackPlan, Workspace, plan_for
+from equipoise.nn.stack_plan import StackPlan, plan_for
+from equipoise.nn.workspace import Lease, Workspace
 
 # Called with the layer's index, its input (None for the stack's own), its output and its coefficients.
 LayerCallback = Callable[[int, Tensor | None, Tensor, Tensor], None]
@@ -37,11 +39,11 @@ LayerCallback = Callable[[int, Tensor | None, Tensor, Tensor], None]
 def can_fuse(convs: Sequence[Any], activation: nn.Module, x: Any, edge_index: Any) -> bool:
     """Whether a stack consists only of matrix products, GATv2 attention and ReLUs, and nothing intercepts its calls."""
     return (
-        not isinstance(edge_index, DistributedGraph)
-        and not torch.compiler.is_compiling()  # which fuses the layers' operators with what is between them
+        not torch.compiler.is_compiling()  # which fuses the layers' operators with what is between them
         and not has_hooks()
         and _layers_are_fusable(convs, activation)
         and not fallback_reason(convs[0], x, edge_index)
+        and (not isinstance(edge_index, DistributedGraph) or can_fuse_on_part(convs, x, edge_index))
     )
 
 
@@ -97,12 +99,18 @@ def fused_forward(convs: Sequence[Any], x: Tensor, edge_index: Tensor) -> Tensor
     Returns:
         Output of the last layer.
     """
-    graph = GRAPH_CACHE.get(edge_index, x.shape[0], convs[0].add_self_loops)
+    self_loops = convs[0].add_self_loops
+    graph: CSRGraph | PartGraph
+    if isinstance(edge_index, DistributedGraph):
+        graph = part_graph(edge_index, self_loops)
+    else:
+        graph = GRAPH_CACHE.get(edge_index, x.shape[0], self_loops)
     plan = plan_for(convs, x.dtype)
     features = FeatureMatrix(x)
     observers = [observers_of(conv) for conv in convs] if any(conv._forward_hooks for conv in convs) else []
 
     def call_observers(layer: int, layer_input: Tensor | None, output: Tensor, alpha: Tensor) -> None:
+        assert isinstance(graph, CSRGraph)  # a part with observers runs layer by layer
         conv = convs[layer]
         inputs = (x if layer_input is None else layer_input, edge_index)
         attention = AttentionCoefficients(graph, alpha.view(-1, conv.heads))
@@ -120,16 +128,17 @@ class _FusedStack(Function):
     def forward(  # noqa: PLR0917 (autograd passes arguments by position)
         ctx: Any,
         plan: StackPlan,
-        graph: CSRGraph,
+        graph: CSRGraph | PartGraph,
         features: FeatureMatrix,
         callback: LayerCallback | None,
         x: Tensor | None,
         *weights: Tensor,
     ) -> Tensor:
         if callback is None:
-            lease = Lease(plan.take(graph, inference=not any(ctx.needs_input_grad)), reusable=True)
+            build = partial(new_workspace, plan, graph, inference=not any(ctx.needs_input_grad))
+            lease = Lease(plan.take(graph, build), reusable=True)
         else:  # observers may keep what they see
-            lease = Lease(Workspace(plan, graph, inference=False), reusable=False)
+            lease = Lease(new_workspace(plan, graph, inference=False), reusable=False)
         plan.update_copies()
         out = _run_layers(plan, features, lease.workspace, callback)
         ctx.plan, ctx.features, ctx.lease = plan, features, lease
@@ -186,17 +195,18 @@ def _run_layers(
 
 
 def _differentiable_forward(
-    graph: CSRGraph, features: FeatureMatrix, slopes: Sequence[float], x: Tensor | None, *weights: Tensor
+    graph: CSRGraph | PartGraph, features: FeatureMatrix, slopes: Sequence[float], x: Tensor | None, *weights: Tensor
 ) -> Tensor:
     """The stack by operations of torch that can be differentiated twice, padded as the kernels' output is."""
-    none = weights[0].new_empty(0)
+    none, csr = weights[0].new_empty(0), graph.csr() if isinstance(graph, PartGraph) else graph
     h = x
     for layer, slope in enumerate(slopes):
         W, att = weights[2 * layer], weights[2 * layer + 1]
         h = features.linear(W) if h is None else h @ W.t()
         z = h.view(graph.targets, *att.shape[1:])
+        source = graph.append_halo(z) if isinstance(graph, PartGraph) else z
         last = layer == len(slopes) - 1
-        score = gatv2_scores(graph, z, z, att[0], slope)
-        h = softmax_and_sum(graph, score, z, none, relu=not last)[0].flatten(1)
+        score = gatv2_scores(csr, source, z, att[0], slope)
+        h = softmax_and_sum(csr, score, source, none, relu=not last)[0].flatten(1)
     assert h is not None
     return F.pad(h, (0, padded_channels(h.shape[1]) - h.shape[1]))

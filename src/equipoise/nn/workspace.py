@@ -1,118 +1,31 @@
-"""Plan and preallocated arrays of a fused stack: made once, reused by every pass.
+"""Preallocated arrays of a fused stack: made once, reused by every pass.
 
 On a small graph, allocating arrays, converting tensors and typing the arguments of kernels takes longer than the
-computation. A :class:`StackPlan` keeps views of the parameters and the compiled kernels of a stack. A
-:class:`Workspace` holds the arrays of one pass over one graph, from its forward to its backward pass, and kernel calls
-with their arguments in place. It returns to the plan when autograd frees the pass, so that the next pass reuses it; two
-passes at a time get two workspaces.
+computation. A :class:`Workspace` holds the arrays of one pass over one graph, from its forward to its backward pass,
+and kernel calls with their arguments in place. It returns to the stack's plan (:mod:`equipoise.nn.stack_plan`) when
+autograd frees the pass, so that the next pass reuses it; two passes at a time get two workspaces.
 """
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from operator import is_
-from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from equipoise.kernels import gatv2
-from equipoise.kernels.arguments import Coefficients, GATv2Inputs, HeadShape, Output, ScoreGradients
+from equipoise.kernels.arguments import Coefficients, GATv2Inputs, Output, ScoreGradients
 from equipoise.kernels.csr import CSRGraph, mark_reachable
 from equipoise.kernels.jit import entry_point
-from equipoise.kernels.simd import padded_channels
 from equipoise.kernels.threads import Task, node_ranges
-from equipoise.nn.autograd import compile_attention_kernels
 from equipoise.nn.dense_product import multiply_task, weight_gradient_task
-from equipoise.nn.kernel_arrays import Array, cached_blocks
 from equipoise.nn.launch import GATv2Gradients, KernelCall, PartialSums, gatv2_backward_calls
 from equipoise.nn.sparse_linear import FeatureMatrix
+from equipoise.nn.stack_plan import LayerPlan, StackGraph, StackPlan
 
-MAX_SAVED_BYTES = 2**24  # larger products x Wᵀ are recomputed in the backward pass, cheap compared with its edges
-MAX_POOLED_BYTES = 2**28  # larger workspaces are freed, not kept for the next pass
 MAX_POOLED = 2  # the previous pass is often still alive during the next one
-
-
-class LayerPlan(NamedTuple):
-    """What stays the same between passes of one layer.
-
-    Attributes:
-        weight: the matrix, (width, inputs), a view of the parameter or, if it needs padding, a copy.
-        transposed: its transpose, a contiguous copy.
-        att: the attention vector, flat.
-        width: heads · channels, padded.
-        shape: heads and channels.
-        slope: negative slope of the LeakyReLU.
-        relu: whether a ReLU follows.
-    """
-
-    weight: Tensor
-    transposed: Tensor
-    att: Array
-    width: int
-    shape: HeadShape
-    slope: Any
-    relu: bool
-
-
-class StackPlan:
-    """The layers of a stack, with views of their parameters.
-
-    Args:
-        convs: GATv2 layers with shared weights, without bias.
-        dtype: of the features.
-    """
-
-    def __init__(self, convs: Sequence[Any], dtype: torch.dtype) -> None:
-        self.dtype = dtype
-        self.parameters = _parameters(convs)
-        self.storage = _storage(self.parameters)
-        self.slopes = [conv.negative_slope for conv in convs]
-        self.layers = [_plan_layer(conv, dtype, relu=conv is not convs[-1]) for conv in convs]
-        self.max_width = max(layer.width for layer in self.layers)
-        self.max_heads = max(layer.shape.heads for layer in self.layers)
-        self._transposes = [(layer.transposed.numpy(), layer.weight.numpy().T) for layer in self.layers]
-        self.pool: list[Workspace] = []
-
-    def is_valid(self, convs: Sequence[Any], dtype: torch.dtype) -> bool:
-        """Whether nothing has changed that the plan depends on: parameters, their storage, options."""
-        parameters = _parameters(convs)
-        return (
-            self.dtype == dtype
-            and len(parameters) == len(self.parameters)
-            and all(map(is_, parameters, self.parameters))
-            and _storage(parameters) == self.storage
-            and self.slopes == [conv.__dict__["negative_slope"] for conv in convs]
-        )
-
-    def update_copies(self) -> None:
-        """Copy the current weights where a layer does not use a view of them: padded channels, transposes."""
-        layer, (weight, att) = self.layers[-1], self.parameters[-2:]
-        if layer.weight.shape[0] != weight.shape[0]:
-            layer.weight[: weight.shape[0]].copy_(weight.detach())
-            layer.att[: att.shape[-1]] = att.detach().view(-1).numpy()
-        for transposed, source in self._transposes:
-            np.copyto(transposed, source)
-
-    def take(self, graph: CSRGraph, inference: bool) -> Workspace:
-        """A workspace for one pass: from the pool, or new.
-
-        Args:
-            graph: the graph.
-            inference: no backward pass follows.
-
-        Returns:
-            The workspace.
-        """
-        threads = torch.get_num_threads()
-        while self.pool:
-            workspace = self.pool.pop()
-            if workspace.graph is graph and workspace.threads == threads:
-                return workspace
-        return Workspace(self, graph, inference)
 
 
 class Workspace:
@@ -124,18 +37,19 @@ class Workspace:
         inference: no backward pass follows, so that the layers of a large graph share their arrays.
     """
 
-    def __init__(self, plan: StackPlan, graph: CSRGraph, inference: bool) -> None:
+    graph: StackGraph
+    can_overwrite = True  # outputs, in the backward pass
+
+    def __init__(self, plan: StackPlan, graph: StackGraph, inference: bool) -> None:
         self.plan, self.graph, self.threads = plan, graph, torch.get_num_threads()
-        depth, itemsize = len(plan.layers), plan.dtype.itemsize
-        size = graph.targets * plan.max_width
-        self.save_products = size * itemsize <= MAX_SAVED_BYTES
-        self.poolable = depth * (2 * size + graph.edges * plan.max_heads) * itemsize <= MAX_POOLED_BYTES
+        depth, size = len(plan.layers), graph.sources * plan.max_width
+        self.save_products, self.poolable = plan.saves_products(graph), plan.is_poolable(graph)
         share = inference and not self.poolable
         products = torch.empty(depth if self.save_products and not share else 1, size, dtype=plan.dtype)
         outputs = torch.empty(min(2, depth - 1) if share else depth - 1, size, dtype=plan.dtype)
         alphas = torch.empty(1 if share else depth, graph.edges * plan.max_heads, dtype=plan.dtype).numpy()
         layers = list(enumerate(plan.layers))
-        self.products = [_rows(products[i % len(products)], graph.targets, layer.width) for i, layer in layers]
+        self.products = [_rows(products[i % len(products)], graph.sources, layer.width) for i, layer in layers]
         self.alphas = [alphas[i % len(alphas)][: graph.edges * layer.shape.heads] for i, layer in layers]
         self.outputs = [_rows(outputs[i % len(outputs)], graph.targets, layer.width) for i, layer in layers[:-1]]
         # The last output belongs to the caller: a pass over a small graph copies it, others allocate it.
@@ -146,7 +60,7 @@ class Workspace:
         bound = [*self.outputs, self.last_output] if self.poolable else self.outputs
         self._attend = [self._bind_forward(i, output) for i, output in enumerate(bound)]
         self._project = [
-            multiply_task(h, layer.transposed, product)
+            multiply_task(h, layer.transposed, product[: graph.targets])
             for h, layer, product in zip(self.outputs, plan.layers[1:], self.products[1:], strict=True)
         ]
 
@@ -160,9 +74,8 @@ class Workspace:
         if index:
             self._project[index - 1]()
         else:
-            features.product(
-                self.plan.layers[0].weight, transposed=self.plan.layers[0].transposed, out=self.products[0]
-            )
+            layer, own = self.plan.layers[0], self.products[0][: self.graph.targets]
+            features.product(layer.weight, transposed=layer.transposed, out=own)
 
     def attend(self, index: int) -> Tensor:
         """Apply attention, and the ReLU if there is one, to the product of a layer.
@@ -195,12 +108,12 @@ class Workspace:
         arrays = self.backward_arrays
         assert arrays is not None
         if index == len(self.outputs) and self.poolable:
-            arrays.grads[index].copy_(grad)
+            arrays.grads[index][: self.graph.targets].copy_(grad)
         # Otherwise the gradient of a bound call is in `arrays.grads` already.
         bound = index < len(arrays.calls)
         for call in arrays.calls[index] if bound else self._bind_backward(arrays, index, grad):
             call()
-        return arrays.dproducts[index]
+        return arrays.dproducts[index][: self.graph.targets]
 
     def begin_backward(self, overwrite: bool) -> BackwardArrays:
         """Arrays of the backward pass, allocated by the first one, with the sums set to zero.
@@ -212,28 +125,35 @@ class Workspace:
         Returns:
             The arrays.
         """
-        self.overwritten = overwrite
+        targets, rows = self.graph.targets, self.graph.sources
+        self.overwritten = overwrite and self.can_overwrite
         if self.backward_arrays is None:
-            self.backward_arrays = arrays = BackwardArrays(self.plan, self.graph, self.outputs if overwrite else [])
+            self.backward_arrays = arrays = self._allocate_backward(self.outputs if self.overwritten else [])
             if self.poolable:
-                arrays.grads.append(torch.empty_like(self.last_output))
+                arrays.grads.append(torch.empty(rows, self.last_output.shape[1], dtype=self.plan.dtype))
             arrays.calls = [self._bind_backward(arrays, i, grad) for i, grad in enumerate(arrays.grads)]
-            rows = arrays.reachable
+            nonzero = arrays.reachable[:targets]
             for h, layer, dz, grad in zip(
                 self.outputs, self.plan.layers[1:], arrays.dproducts[1:], arrays.grads, strict=False
             ):
-                arrays.weight_gradients.append(weight_gradient_task(dz, h, rows))
-                arrays.input_gradients.append(multiply_task(dz, layer.weight, grad, rows))
+                arrays.weight_gradients.append(weight_gradient_task(dz[:targets], h, nonzero))
+                arrays.input_gradients.append(multiply_task(dz[:targets], layer.weight, grad[:targets], nonzero))
         self.backward_arrays.datt.fill(0)
         return self.backward_arrays
 
+    def _allocate_backward(self, outputs: Sequence[Tensor]) -> BackwardArrays:
+        assert isinstance(self.graph, CSRGraph)
+        return BackwardArrays(self.plan, self.graph, outputs, self.graph.edges, len(node_ranges(self.graph.ptr)))
+
     def _bind_forward(self, index: int, output: Tensor) -> Task:
+        assert isinstance(self.graph, CSRGraph)
         layer = self.plan.layers[index]
         arguments = (self._inputs(index), self._coefficients(index), output.numpy().ravel(), layer.relu, layer.shape)
         return _bind(KernelCall(gatv2.forward, (self.graph.by_target, *arguments)))
 
     def _bind_backward(self, arrays: BackwardArrays, index: int, grad: Tensor) -> list[Task]:
         graph, layer, inputs = self.graph, self.plan.layers[index], self._inputs(index)
+        assert isinstance(graph, CSRGraph)
         out = (self.outputs[index] if index < len(self.outputs) else self.last_output).numpy().ravel()
         g, dz = grad.numpy().ravel(), arrays.dproducts[index].numpy().ravel()
         dscore = arrays.dscore[: graph.edges * layer.shape.heads]
@@ -265,10 +185,12 @@ class BackwardArrays:
         plan: the plan of the stack.
         graph: the graph.
         outputs: arrays of hidden layers that the gradients of their products may overwrite; empty for new arrays.
+        scores: number of gradients of scores per head.
+        ranges: number of ranges of nodes with a partial sum each.
 
     Attributes:
-        dproducts: gradient of the product of each layer, (nodes, width).
-        grads: gradient of the output of each hidden layer, (nodes, width); on small graphs also of the last.
+        dproducts: gradient of the product of each layer, (sources, width).
+        grads: gradient of the output of each hidden layer, (sources, width); on small graphs also of the last.
         datt: gradient of the attention vectors, (layers, ranges of nodes, width).
         dscore: gradient of the scores.
         active: which nodes and heads have a gradient.
@@ -278,17 +200,17 @@ class BackwardArrays:
         input_gradients: functions that write the gradient of its input to ``grads``.
     """
 
-    def __init__(self, plan: StackPlan, graph: CSRGraph, outputs: Sequence[Tensor]) -> None:
-        widths = [layer.width for layer in plan.layers]
-        grad = torch.empty(graph.targets * max(widths[:-1], default=0), dtype=plan.dtype)
-        dproduct = torch.empty(graph.targets * max(widths[len(outputs) :]), dtype=plan.dtype)
-        self.dproducts = [*outputs, *(_rows(dproduct, graph.targets, width) for width in widths[len(outputs) :])]
-        self.grads = [_rows(grad, graph.targets, width) for width in widths[:-1]]
+    def __init__(self, plan: StackPlan, graph: StackGraph, outputs: Sequence[Tensor], scores: int, ranges: int) -> None:
+        widths, rows = [layer.width for layer in plan.layers], graph.sources
+        grad = torch.empty(rows * max(widths[:-1], default=0), dtype=plan.dtype)
+        dproduct = torch.empty(rows * max(widths[len(outputs) :]), dtype=plan.dtype)
+        self.dproducts = [*outputs, *(_rows(dproduct, rows, width) for width in widths[len(outputs) :])]
+        self.grads = [_rows(grad, rows, width) for width in widths[:-1]]
         dtype = dproduct.numpy().dtype
-        self.datt = np.empty((len(widths), len(node_ranges(graph.ptr)), plan.max_width), dtype)
-        self.dscore = np.empty(graph.edges * plan.max_heads, dtype)
+        self.datt = np.empty((len(widths), ranges, plan.max_width), dtype)
+        self.dscore = np.empty(scores * plan.max_heads, dtype)
         self.active = np.empty(graph.targets * plan.max_heads, np.bool_)
-        self.reachable = np.empty(graph.targets, np.bool_)
+        self.reachable = np.empty(rows, np.bool_)
         self.calls: list[list[Task]] = []
         self.weight_gradients: list[Callable[[], Tensor]] = []
         self.input_gradients: list[Callable[[], object]] = []
@@ -317,48 +239,6 @@ class Lease:
         pool = self.workspace.plan.pool
         if self.reusable and self.workspace.poolable and len(pool) < MAX_POOLED:
             pool.append(self.workspace)
-
-
-_PLANS: weakref.WeakKeyDictionary[nn.Module, StackPlan] = weakref.WeakKeyDictionary()
-
-
-def plan_for(convs: Sequence[Any], dtype: torch.dtype) -> StackPlan:
-    """The plan of a stack, from the cache if nothing has changed since.
-
-    Args:
-        convs: the layers.
-        dtype: of the features.
-
-    Returns:
-        The plan. One plan per stack is kept.
-    """
-    plan = _PLANS.get(convs[0])
-    if plan is None or not plan.is_valid(convs, dtype):
-        plan = _PLANS[convs[0]] = StackPlan(convs, dtype)
-    return plan
-
-
-def _parameters(convs: Sequence[Any]) -> list[nn.Parameter]:
-    """Weight and attention of every layer, alternately; without nn.Module.__getattr__, since every pass calls it."""
-    return [p for conv in convs for p in (conv._modules["lin_l"]._parameters["weight"], conv._parameters["att"])]
-
-
-def _storage(parameters: Sequence[nn.Parameter]) -> list[Any]:
-    """Where the values of parameters are; views of them are valid while this stays the same."""
-    return [*map(Tensor.data_ptr, parameters), *map(Tensor.size, parameters), *map(Tensor.stride, parameters)]
-
-
-def _plan_layer(conv: Any, dtype: torch.dtype, relu: bool) -> LayerPlan:
-    compile_attention_kernels("gatv2", dtype, conv.out_channels)
-    channels = padded_channels(conv.out_channels)
-    width = conv.heads * channels
-    weight, att = conv.lin_l.weight.detach(), conv.att.detach().view(-1)
-    if channels != conv.out_channels:  # only in the last layer, which has one head
-        weight, att = weight.new_zeros(width, weight.shape[1]), att.new_zeros(width)
-    slope = torch.empty(0, dtype=dtype).numpy().dtype.type(conv.negative_slope)
-    shape = HeadShape(conv.heads, cached_blocks(channels, dtype))
-    transposed = weight.new_empty(weight.shape[1], weight.shape[0])
-    return LayerPlan(weight, transposed, att.numpy(), width, shape, slope, relu)
 
 
 def _rows(flat: Tensor, nodes: int, width: int) -> Tensor:
