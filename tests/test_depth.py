@@ -3,11 +3,14 @@ import pytest
 import torch
 from torch import nn
 from torch_geometric.data import Data
-from torch_geometric.nn import GAT, GATv2Conv
+from torch_geometric.loader import DataLoader
+from torch_geometric.nn import GAT, GATv2Conv, global_mean_pool
 
+from equipoise.data.catalog import CATALOG
 from equipoise.data.load import load_dataset
 from equipoise.depth.check import depth_check, width_check
 from equipoise.depth.prediction import class_entropy, predict
+from equipoise.depth.remedies import remedy_cost
 from equipoise.depth.short_run import default_learning_rate
 from equipoise.errors import ChoiceError, EquipoiseError, ForwardError, ModelError, TrainingError
 from equipoise.init.schemes import initialize_
@@ -73,6 +76,46 @@ def test_remedies_other_than_initialisations(data, scheme):
         assert result.losses[-1] != as_built.losses[-1]
     else:
         assert result.losses[0] != as_built.losses[0]
+
+
+class OnData(nn.Module):
+    def __init__(self, depth):
+        super().__init__()
+        self.network = build_stack(depth)
+
+    def forward(self, data):
+        return self.network(data.x, data.edge_index)
+
+
+class OnGraphs(nn.Module):
+    """``batch`` is required: the model does not run on features and edges alone."""
+
+    def __init__(self, depth):
+        super().__init__()
+        self.network, self.out = build_stack(depth), nn.Linear(CLASSES, CLASSES)
+
+    def forward(self, x, edge_index, batch):
+        return self.out(global_mean_pool(self.network(x, edge_index).relu(), batch))
+
+
+def test_any_model_of_data_or_batches_can_be_rebalanced(data):
+    graphs = [Data(x=data.x, edge_index=data.edge_index, y=torch.tensor([number % CLASSES])) for number in range(6)]
+    for build, source in (
+        (OnData, data),
+        (OnData, {"train": [data]}),
+        (build_stack, {"train": [data]}),
+        (OnGraphs, {"train": DataLoader(graphs, batch_size=3, shuffle=True)}),
+    ):
+        as_built, result = depth_check(build, source, (3,), ("default", "rebalanced"), 12, lr=0.1).results
+        assert result.note == ""
+        assert as_built.imbalance > 0.01
+        assert result.imbalance < 1e-5
+        assert result.losses[0] == pytest.approx(as_built.losses[0], rel=1e-4)
+
+
+def test_a_single_initialisation_is_cheaper_than_rebalancing():
+    names = ["layer-norm", "skip", "rebalanced", "bal-o", "default"]
+    assert sorted(names, key=remedy_cost) == names[::-1]
 
 
 def test_a_model_without_laws_cannot_be_rebalanced(data):
@@ -376,7 +419,13 @@ def test_default_learning_rates_are_those_of_the_experiments():
     assert [default_learning_rate(depth) for depth in (2, 5, 10, 20, 40)] == [0.1, 0.1, 0.05, 0.05, 0.005]
     assert [default_learning_rate(depth, "texas") for depth in (2, 7, 64)] == [0.05, 0.01, 0.0005]
     assert [default_learning_rate(depth, "minesweeper") for depth in (2, 10, 64)] == [0.05, 0.01, 0.0005]
-    assert default_learning_rate(10, "tolokers") == default_learning_rate(10)
+    assert [default_learning_rate(depth, "tolokers") for depth in (2, 10, 20)] == [0.05, 0.01, 0.005]
+    assert default_learning_rate(10, "unknown") == default_learning_rate(10)
+
+
+@pytest.mark.parametrize("name", [name for name in CATALOG if name != "synthetic-citation"])
+def test_every_data_set_has_a_learning_rate_of_its_own(name):
+    assert default_learning_rate(10, name) == (0.05 if name in ("cora", "citeseer", "pubmed") else 0.01)
 
 
 def test_errors_name_the_mistake(data):
@@ -393,15 +442,28 @@ def test_errors_name_the_mistake(data):
         depth_check(lambda depth: nn.Linear(FEATURES, CLASSES), data, depths=(2,))
     with pytest.raises(ChoiceError, match="did you mean 'bal-o'"):
         depth_check(build_stack, data, schemes=("bal-oo",))
-    with pytest.raises(TrainingError, match="at least one size"):
+    with pytest.raises(TrainingError, match="at least one depth"):
         depth_check(build_stack, data, depths=())
     for depths in ((0,), ("5",), (2.5,)):
         with pytest.raises(TrainingError, match="an integer of 1 or more"):
             depth_check(build_stack, data, depths=depths)
     for settings in ({"depths": 5}, {"schemes": "bal-o"}):
-        with pytest.raises(TrainingError, match="must be a list"):
+        with pytest.raises(TrainingError, match=f"{next(iter(settings))} must be a list"):
             depth_check(build_stack, data, **settings)
-    for settings in ({"steps": 0}, {"steps": 2.5}, {"epochs": "5"}, {"seconds": -1}):
+    with pytest.raises(TrainingError, match=r"widths must be a list, got 5(.|\n)*pass widths="):
+        width_check(build_stack, data, widths=5)
+    with pytest.raises(ModelError, match=r"build is a Stack, not a function(.|\n)*lambda depth"):
+        depth_check(build_stack(2), data, depths=(2,))
+    with pytest.raises(TrainingError, match="every depth has a model of its own"):
+        depth_check(build_stack, data, depths=(2,), optimizer=torch.optim.SGD(build_stack(2).parameters(), lr=0.1))
+    with pytest.raises(TrainingError, match="expected a loss function"):
+        depth_check(build_stack, data, depths=(2,), loss="mse")
+    with pytest.raises(TrainingError, match="seed must be an integer"):
+        depth_check(build_stack, data, depths=(2,), seed="a")
+    for wrong in ("cora", [data], DataLoader([data])):
+        with pytest.raises(TrainingError, match=r"the data have no x(.|\n)*or loaders of batches as"):
+            depth_check(build_stack, wrong, depths=(2,))
+    for settings in ({"steps": 0}, {"steps": 2.5}, {"epochs": "5"}, {"seconds": -1}, {"seconds": "a"}):
         with pytest.raises(TrainingError, match="steps and epochs must be integers"):
             depth_check(build_stack, data, **settings)
     with pytest.raises(TrainingError, match="the data have no y"):

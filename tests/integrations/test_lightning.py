@@ -21,6 +21,14 @@ def test_missing_lightning(monkeypatch):
         integration.RebalancerCallback(Rebalancer([]))
 
 
+def test_callbacks_name_wrong_arguments(monkeypatch):
+    monkeypatch.setattr(integration, "Callback", nn.Module)  # as if Lightning were installed
+    with pytest.raises(EquipoiseError, match="expected a rebalancer, got list"):
+        integration.RebalancerCallback([])
+    with pytest.raises(EquipoiseError, match="expected a recorder, got Sequential"):
+        integration.RecorderCallback(mlp())
+
+
 def build_module(L, optimizer_type=torch.optim.SGD):
     class Module(L.LightningModule):
         def __init__(self):

@@ -59,3 +59,13 @@ def test_alerts_can_be_switched_off(data):
         warnings.simplefilter("error", TrainingWarning)
         train(model, data, optimizer=torch.optim.SGD(model.parameters(), lr=0.0), epochs=5, record=record)
     assert not record.frame().quantity.str.startswith("alert").any()
+
+
+def test_layers_that_have_not_moved_since_the_same_epoch_share_a_message():
+    alerts = Alerts()
+    sizes = {1: 1e-3, 2: 0.0, 3: 0.0, 4: 0.0, 5: 1e-3, 6: 0.0}
+    records = [scalar_record("update/size", layer, size) for layer, size in sizes.items()]
+    with pytest.warns(TrainingWarning, match="epoch 3: layers 2–4, 6 have not moved since epoch 1") as caught:
+        found = [alerts.check(epoch, records) for epoch in (1, 2, 3, 4)]
+    assert len(caught) == 1
+    assert [[record.layer for record in group] for group in found] == [[], [], [2, 3, 4, 6], []]

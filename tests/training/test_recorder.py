@@ -324,3 +324,12 @@ def test_intervals_are_integers_and_one_group_may_stand_alone():
         with pytest.raises(TrainingError, match="must be an integer of at least 1"):
             Recorder(model, **settings)
     assert Recorder(model, quantities="gradient").quantities == ("gradient",)
+
+
+def test_wrong_optimizers_and_epochs_are_named():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+    with pytest.raises(TrainingError, match=r"expected a torch\.optim\.Optimizer, got str"):
+        Recorder(model, optimizer="adam")
+    for epoch in ("1", 1.5, None):
+        with pytest.raises(TrainingError, match="epoch must be an integer"):
+            Recorder(model).step(epoch)

@@ -1,19 +1,24 @@
 """Training on other tasks than full-batch node classification by accuracy."""
 
+import warnings
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
-from torch_geometric.data import Data
-from torch_geometric.loader import DataLoader
+from torch.utils.data import Subset, SubsetRandomSampler
+from torch_geometric.data import Data, InMemoryDataset
+from torch_geometric.loader import DataLoader, NeighborLoader
 from torch_geometric.nn import GCNConv, global_mean_pool
 
-from equipoise.errors import ChoiceError, EquipoiseError, ForwardError, TrainingError
+from equipoise.errors import ChoiceError, EquipoiseError, ForwardError, TrainingError, TrainingWarning
 from equipoise.training import metrics
 from equipoise.training.loop import train
 from equipoise.training.metrics import accuracy, average_precision, roc_auc
 from equipoise.training.recorder import Recorder
+from equipoise.training.sources import Loaders
+from equipoise.training.task import SPLITS
 from tests.training.conftest import CLASSES, FEATURES, NODES
 from tests.training.test_loop import naive_loop, plain_network
 
@@ -72,7 +77,7 @@ def test_binary_targets_with_one_output(data, squeeze, dtype):
 
 
 def test_multi_label_targets(data):
-    data.y = F.one_hot(data.y, CLASSES).float()
+    data.y = torch.stack([data.y > 0, data.y < 2, data.y == 1], dim=1).float()
     model = GCN()
     history = train(model, data, lr=0.5, epochs=20, metric="average_precision")
     assert history.loss[-1] < history.loss[0]
@@ -236,6 +241,83 @@ def test_bad_labels_are_named_before_the_first_step(data, change, message):
     assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))
 
 
+class Dataset(InMemoryDataset):
+    """Graphs in one storage."""
+
+    def __init__(self, data_list, transform=None):
+        super().__init__(transform=transform)
+        self.data, self.slices = self.collate(data_list)
+
+
+LOADERS = {
+    "loader": lambda graphs: DataLoader(graphs, batch_size=4, shuffle=True),
+    "list": lambda graphs: list(DataLoader(graphs, batch_size=4)),
+    "subset": lambda graphs: DataLoader(Subset(graphs, range(len(graphs))), batch_size=4),
+    "sampler": lambda graphs: DataLoader(graphs, batch_size=4, sampler=SubsetRandomSampler(range(len(graphs)))),
+    "data set": lambda graphs: DataLoader(Dataset(graphs), batch_size=4),
+}
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+def test_bad_labels_of_a_loader_are_named_before_the_first_step(kind, split):
+    for label, message in ((2, "label 2 is out of range for 2 classes"), (-1, "label -1 is negative")):
+        loaders = {name: graphs(12) for name in ("train", "val", "test")}
+        loaders[split][11].y = torch.tensor([label])
+        model = OnGraphs(outputs=2)
+        before = [p.detach().clone() for p in model.parameters()]
+        with pytest.raises(TrainingError, match=message) as error:
+            train(model, {name: LOADERS[kind](data) for name, data in loaders.items()}, lr=0.1, epochs=2)
+        assert f"{split}: targets" in str(error.value)
+        assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))
+
+
+def test_a_graph_with_a_target_too_many_is_named_before_the_first_step():
+    loaders = {split: DataLoader(graphs(12), batch_size=4) for split in ("train", "val", "test")}
+    loaders["val"].dataset[7].y = torch.tensor([0, 1])
+    with pytest.raises(TrainingError, match=r"graph 7 have the shape \(2,\), those of the first graph \(1,\)"):
+        train(OnGraphs(outputs=2), loaders, lr=0.1, epochs=1)
+
+
+def test_labels_of_a_neighbour_loader_are_read_from_its_graph(data):
+    data.y[data.val_mask.nonzero()[0]] = -1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # without pyg-lib, a neighbour loader can be built but not iterated
+        loaders = {
+            split: NeighborLoader(data, [2], batch_size=4, input_nodes=data[f"{split}_mask"])
+            for split in ("train", "val", "test")
+        }
+    with pytest.raises(TrainingError, match=r"label -1 is negative(.|\n)*val: targets"):
+        train(GCN(), loaders, lr=0.1, epochs=1)
+
+
+def test_graphs_that_a_batch_sampler_skips_are_not_read():
+    data = graphs(12)
+    data[11].y = torch.tensor([-1])
+    loader = DataLoader(data, batch_sampler=[[0, 1, 2], [3, 4, 5]])
+    assert train(OnGraphs(outputs=2), dict.fromkeys(SPLITS, loader), lr=0.1, epochs=1).epochs == 1
+
+
+def test_reading_labels_draws_no_random_numbers_and_calls_no_transform():
+    calls = []
+
+    def transform(graph):
+        calls.append(graph)
+        return graph
+
+    loaders = {split: DataLoader(Dataset(graphs(12), transform), batch_size=4, shuffle=True) for split in SPLITS}
+    model, state = OnGraphs(outputs=2), torch.get_rng_state()
+    Loaders(model, loaders, accuracy)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not calls
+
+
+def test_one_hot_classes_are_pointed_out(data):
+    data.y = F.one_hot(data.y, CLASSES)
+    with pytest.warns(TrainingWarning, match=r"exactly one 1(.|\n)*data\.y\.argmax"):
+        train(plain_network(), data, lr=0.1, epochs=1)
+
+
 def test_labels_outside_the_splits_do_not_matter(data):
     data.y[39] = -1
     assert not any(mask[39] for mask in (data.train_mask, data.val_mask, data.test_mask))
@@ -263,6 +345,14 @@ def test_invalid_arguments(data):
         ({"clip": True}, TrainingError, "clip must be a positive norm, got True"),
         ({"patience": 1.5}, TrainingError, "patience must be an integer"),
         ({"record": True}, TrainingError, "expected a recorder, got bool"),
+        ({"loss": "mse"}, TrainingError, "expected a loss function, got a str"),
+        ({"loss": F.cross_entropy}, TrainingError, "failed: TypeError(.|\n)*lambda model, data"),
+        ({"metric": lambda scores, targets: (scores == targets).float()}, TrainingError, "failed: RuntimeError"),
+        ({"weight_decay": "a"}, TrainingError, "weight decay must be finite and at least 0, got 'a'"),
+        ({"stop_loss": "a"}, TrainingError, "stop_loss must be a number, got 'a'"),
+        ({"history": "a"}, TrainingError, "expected a history, got str"),
+        ({"on_epoch": "a"}, TrainingError, "expected a function for on_epoch, got str"),
+        ({"on_gradients": 3}, TrainingError, "expected a function for on_gradients, got int"),
         ({"record": Recorder(plain_network())}, TrainingError, "the recorder belongs to another model"),
     ]
     for settings, error, message in cases:
@@ -287,6 +377,12 @@ def test_invalid_arguments(data):
         train(nn.Linear(3, 3), data, lr=0.1, epochs=1)
     with pytest.raises(TrainingError, match="the loader train has no batch"):
         train(model, loaders, lr=0.1, epochs=1)
+    for wrong, message in ((3, "is of type int"), (data, "is of type Data"), (iter([data]), "is an iterator")):
+        with pytest.raises(TrainingError, match=f"the loader val {message}"):
+            train(model, {"train": [data], "val": wrong, "test": [data]}, lr=0.1, epochs=1)
+    for wrong in ([data], (data, data), DataLoader([data])):
+        with pytest.raises(TrainingError, match=r"expected a graph, got a(.|\n)*pass loaders as"):
+            train(model, wrong, lr=0.1, epochs=1)
     with pytest.raises(TrainingError, match="there is no loader test"):
         train(model, {"train": [data], "val": [data]}, lr=0.1, epochs=1)
     with pytest.raises(ForwardError, match="returns tuple, not a tensor"):

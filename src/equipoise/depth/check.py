@@ -51,8 +51,8 @@ def depth_check(
         metric: ``"accuracy"``, ``"roc_auc"``, ``"average_precision"`` or a function of scores and targets, as in
             :func:`~equipoise.train`; measured on the training set after the last step. None measures nothing.
         optimizer: Name of an optimizer, or a function of the parameters that returns one.
-        lr: Learning rate; by default that of the experiments for this data set and depth (for other data sets that of
-            the citation graphs) with ``"sgd"``, 0.001 with other names.
+        lr: Learning rate; by default that of the experiments for this data set and depth (Tolokers: that of
+            Minesweeper, other data sets: that of the citation graphs) with ``"sgd"``, 0.001 with other names.
         schedule: Function of the optimizer that returns a learning-rate schedule, as in :func:`~equipoise.train`. It
             advances after each step; with loaders, after each pass over the training batches.
         clip: Maximum norm of the gradient of all parameters together; None does not clip.

@@ -33,7 +33,7 @@ def check_remedy(name: str) -> None:
 
 def remedy_cost(name: str) -> int:
     """Rank a remedy by its cost: 0 for the model as built."""
-    return list(COSTS).index("balanced" if name in SCHEMES else name)
+    return list(COSTS).index(name if name in COSTS else "balanced")
 
 
 def describe_remedy(name: str) -> str:
@@ -59,7 +59,7 @@ def apply_remedy(model: nn.Module, name: str, seed: int) -> str:
     """
     if name in STRUCTURAL:
         return _add_hooks(model, name)
-    if name in SCHEMES:
+    if name in SCHEMES and name not in REMEDIES:
         try:
             initialize_(model, name, generator=torch.Generator().manual_seed(seed))
         except EquipoiseError as error:

@@ -183,7 +183,7 @@ class DepthCheck:
                 continue
             listed = ", ".join(str(result.size) for result in sizes)
             steps = max((result.prediction.steps or 0 for result in sizes if result.prediction), default=0)
-            estimate = f" (about {steps:.0e} steps)" if steps else ""
+            estimate = f" (about {steps:.0e} steps)" if steps else " (no estimate: too few steps, or too noisy a loss)"
             entropies = [result.entropy for result in sizes if result.entropy is not None]
             reference = f"{entropies[0]:.3f}, the entropy of the classes" if entropies else "its first value"
             filled = sentence.format(budget=results[0].budget, estimate=estimate, reference=reference)

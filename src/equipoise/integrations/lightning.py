@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from equipoise.errors import EquipoiseError
+from equipoise.integrations.validation import check_rebalancer, check_recorder
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -46,7 +47,7 @@ class RecorderCallback(Callback):  # type: ignore[misc]  # an optional dependenc
         recorder: a recorder of the trained module, or of a network inside it.
 
     Raises:
-        EquipoiseError: if Lightning is not installed.
+        EquipoiseError: if Lightning is not installed, or the argument is not a recorder.
 
     Example::
 
@@ -61,6 +62,7 @@ class RecorderCallback(Callback):  # type: ignore[misc]  # an optional dependenc
 
     def __init__(self, recorder: Recorder) -> None:
         _require_lightning("rec.step(epoch)")
+        check_recorder(recorder)
         self.recorder = recorder
         self._step = 0
 
@@ -92,7 +94,7 @@ class RebalancerCallback(Callback):  # type: ignore[misc]  # an optional depende
             attached to it.
 
     Raises:
-        EquipoiseError: if Lightning is not installed.
+        EquipoiseError: if Lightning is not installed, or the argument is not a rebalancer.
 
     Example::
 
@@ -106,6 +108,7 @@ class RebalancerCallback(Callback):  # type: ignore[misc]  # an optional depende
 
     def __init__(self, rebalancer: Rebalancer) -> None:
         _require_lightning("rebalancer.step()")
+        check_rebalancer(rebalancer)
         self.rebalancer = rebalancer
 
     def on_before_optimizer_step(self, _trainer: Any, _module: Any, optimizer: Optimizer) -> None:

@@ -16,6 +16,8 @@ EQUAL = 1e-7  # mean average distance of neighbours below which representations 
 class Alerts:
     """Find layers that do not move and representations that are equal, and warn of each once.
 
+    One message names all layers that have not moved since the same epoch.
+
     Attributes:
         messages: all alerts so far.
     """
@@ -40,9 +42,10 @@ class Alerts:
         for message, _ in alerts:
             self.messages.append(message)
             warnings.warn(f"epoch {epoch}: {message}", TrainingWarning, stacklevel=3)
-        return [record for _, record in alerts]
+        return [record for _, found in alerts for record in found]
 
-    def _layers_that_do_not_move(self, epoch: int, records: Sequence[Record]) -> Iterator[tuple[str, Record]]:
+    def _layers_that_do_not_move(self, epoch: int, records: Sequence[Record]) -> Iterator[tuple[str, list[Record]]]:
+        found: dict[int, list[int]] = {}  # layers, by the epoch since which they have not moved
         for record in records:
             if record.quantity != "update/size":
                 continue
@@ -52,10 +55,12 @@ class Alerts:
                 continue
             epochs.append(epoch)
             if len(epochs) == STILL_RECORDS:
-                message = f"layer {record.layer} has not moved since epoch {epochs[0]}"
-                yield message, scalar_record("alert/not_moved", record.layer, epochs[0])
+                found.setdefault(epochs[0], []).append(record.layer)
+        for since, layers in found.items():
+            message = f"{_list_layers(layers)} not moved since epoch {since}"
+            yield message, [scalar_record("alert/not_moved", layer, since) for layer in layers]
 
-    def _equal_representations(self, records: Sequence[Record]) -> Iterator[tuple[str, Record]]:
+    def _equal_representations(self, records: Sequence[Record]) -> Iterator[tuple[str, list[Record]]]:
         distances = {r.layer: float(r.values) for r in records if r.quantity == "representation/mad"}
         first = None
         for layer in sorted(distances, reverse=True):
@@ -65,5 +70,19 @@ class Alerts:
         if first is not None and (self._equal_from is None or first < self._equal_from):
             largest = max(distance for layer, distance in distances.items() if layer >= first)
             message = f"representations of layer {first} onwards are equal to {EQUAL:.0e}"
-            yield message, scalar_record("alert/equal_representations", first, largest)
+            yield message, [scalar_record("alert/equal_representations", first, largest)]
             self._equal_from = first
+
+
+def _list_layers(layers: Sequence[int]) -> str:
+    """The start of a sentence: ``layer 3 has`` or ``layers 2–5, 7 have``."""
+    if len(layers) == 1:
+        return f"layer {layers[0]} has"
+    ranges: list[list[int]] = []
+    for layer in sorted(layers):
+        if ranges and layer == ranges[-1][-1] + 1:
+            ranges[-1].append(layer)
+        else:
+            ranges.append([layer])
+    listed = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in ranges)
+    return f"layers {listed} have"

@@ -31,7 +31,7 @@ from equipoise.training.part_source import PartSource
 from equipoise.training.rebalancer import Rebalancer
 from equipoise.training.recorder import Recorder
 from equipoise.training.sources import FullBatch, Loaders
-from equipoise.training.task import Loss
+from equipoise.training.task import Loss, check_loss
 
 STOP_LOSS = 1e-4  # from the paper's text; the authors' script uses 1e-5
 
@@ -71,8 +71,9 @@ def train(
 
     the binary cross-entropy if the model returns one score per target, or any ``loss``. After each epoch, validation
     and test metric are computed in evaluation mode. The same initial weights and random state give the same numbers to
-    the bit. Labels that are out of range or of the wrong shape raise an error before the first step. A loss that is NaN
-    or infinite ends the run as ``"diverged"``; Ctrl-C ends it as ``"interrupted"`` and keeps the history.
+    the bit. Labels that are out of range or of the wrong shape raise an error before the first step; those of a loader
+    too, for up to 10,000 graphs in memory. A loss that is NaN or infinite ends the run as ``"diverged"``; Ctrl-C ends
+    it as ``"interrupted"`` and keeps the history.
 
     On one graph with the default loss, the model is called twice per epoch: in training mode for the step and in
     evaluation mode for the metrics. If the training pass of the second epoch equals the preceding evaluation to the
@@ -138,8 +139,9 @@ def train(
         >>> history.epochs, history.outcome
         (3, 'finished')
     """
-    _check_arguments(model, epochs, patience, clip)
-    _check_attachments(model, rebalance, record)
+    _check_arguments(model, epochs, patience, clip, stop_loss)
+    check_loss(loss)
+    _check_attachments(model, rebalance, record, history, {"on_gradients": on_gradients, "on_epoch": on_epoch})
     source: Source
     if isinstance(data, Mapping):
         source = Loaders(model, data, get_metric(metric), loss)
@@ -276,17 +278,35 @@ def _should_stop(history: History, epochs: int, stop_loss: float, patience: int 
     return True
 
 
-def _check_arguments(model: nn.Module, epochs: int, patience: int | None, clip: float | None) -> None:
+def _check_arguments(model: nn.Module, epochs: int, patience: int | None, clip: float | None, stop_loss: float) -> None:
     if not isinstance(model, nn.Module):
         raise TrainingError(f"expected a torch.nn.Module, got {type(model).__name__}")
     if not is_integer(epochs) or epochs < 1:
         raise TrainingError(f"epochs must be an integer of at least 1, got {epochs!r}")
     if patience is not None and (not is_integer(patience) or patience < 1):
         raise TrainingError(f"patience must be an integer of at least 1 epoch, got {patience!r}")
+    if not is_number(stop_loss):
+        raise TrainingError(f"stop_loss must be a number, got {stop_loss!r}", remedy="0 trains for all epochs")
     check_clip(clip)
 
 
-def _check_attachments(model: nn.Module, rebalance: Rebalancer | None, record: Recorder | None) -> None:
+def _check_attachments(
+    model: nn.Module,
+    rebalance: Rebalancer | None,
+    record: Recorder | None,
+    history: History | None,
+    callbacks: Mapping[str, EpochCallback | None],
+) -> None:
+    for name, callback in callbacks.items():
+        if callback is not None and not callable(callback):
+            raise TrainingError(
+                f"expected a function for {name}, got {type(callback).__name__}",
+                remedy=f"pass {name}=lambda epoch, history: …",
+            )
+    if history is not None and not isinstance(history, History):
+        raise TrainingError(
+            f"expected a history, got {type(history).__name__}", remedy="pass the result of an earlier train(…)"
+        )
     if rebalance is not None and not isinstance(rebalance, Rebalancer):
         raise TrainingError(
             f"expected a rebalancer, got {type(rebalance).__name__}",

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipoise.errors import ChoiceError, EquipoiseError, TrainingError
+from equipoise.errors import ChoiceError, EquipoiseError, TrainingError, is_out_of_memory
 from equipoise.laws.validation import describe_value, summarize_error
 
 Metric = Callable[[Tensor, Tensor], float]
@@ -82,7 +82,9 @@ def get_metric(metric: str | Metric) -> Metric:
 def _call_metric(metric: Callable[[Tensor, Tensor], Any], scores: Tensor, targets: Tensor) -> float:
     try:
         return float(metric(scores, targets))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
+        if isinstance(error, EquipoiseError) or is_out_of_memory(error):
+            raise
         raise TrainingError(
             f"metric(scores, targets) failed: {summarize_error(error)}",
             where=f"{metric_name(metric)}; scores {describe_value(scores)}, targets {describe_value(targets)}",

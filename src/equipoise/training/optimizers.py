@@ -56,9 +56,9 @@ def build_optimizer(name: str, model: nn.Module, lr: float | None, weight_decay:
         raise TrainingError(
             f"{name} needs a finite learning rate above 0, got lr={lr!r}", remedy="choose one, such as 0.05"
         )
-    if not 0 <= weight_decay <= MAX_FLOAT:
+    if not is_number(weight_decay) or not 0 <= weight_decay <= MAX_FLOAT:
         raise TrainingError(
-            f"the weight decay must be finite and at least 0, got {weight_decay}", remedy="choose one, such as 5e-4"
+            f"the weight decay must be finite and at least 0, got {weight_decay!r}", remedy="choose one, such as 5e-4"
         )
     try:
         return OPTIMIZERS[name](model.parameters(), lr=lr, weight_decay=weight_decay, foreach=True)  # type: ignore[call-arg]

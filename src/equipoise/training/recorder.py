@@ -86,7 +86,7 @@ class Recorder:
 
     Raises:
         ModelError: if ``model`` is not a module, or has no trainable parameters.
-        TrainingError: if ``every`` or ``most`` is below 1.
+        TrainingError: if ``every`` or ``most`` is below 1, or ``optimizer`` is not an optimizer.
         ChoiceError: if a group is unknown.
         LawError: if ``laws`` are not laws of this model.
 
@@ -154,7 +154,15 @@ class Recorder:
 
         Args:
             optimizer: an optimizer of the model; it replaces the one attached before.
+
+        Raises:
+            TrainingError: if the argument is not an optimizer.
         """
+        if not isinstance(optimizer, Optimizer):
+            raise TrainingError(
+                f"expected a torch.optim.Optimizer, got {type(optimizer).__name__}",
+                remedy="pass the optimizer that trains the model",
+            )
         if optimizer is self._optimizer and self._handle is not None:
             return
         if self._handle is not None:
@@ -168,7 +176,12 @@ class Recorder:
         Args:
             epoch: number of the epoch, from 1.
             **scalars: further numbers to record (``loss=…`` becomes ``train/loss``).
+
+        Raises:
+            TrainingError: if ``epoch`` is not an integer.
         """
+        if not is_integer(epoch):
+            raise TrainingError(f"epoch must be an integer, got {epoch!r}", remedy="call rec.step(epoch, loss=…)")
         self._complete_record()
         if not self.recording.epochs or epoch % self.every == 0:
             with torch.no_grad():

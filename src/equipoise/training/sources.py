@@ -8,15 +8,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 from torch_geometric.data import Data
 
 from equipoise.errors import TrainingError
 from equipoise.nn.sparse_linear import to_csr_tensor
 from equipoise.nn.stack import Stack
-from equipoise.training.metrics import Metric
+from equipoise.training.labels import check_loader, read_targets
+from equipoise.training.metrics import Metric, has_one_score_per_target
 from equipoise.training.task import (
     SPLITS,
     Loss,
+    check_classes,
     check_targets,
     custom_loss,
     default_loss,
@@ -24,6 +27,7 @@ from equipoise.training.task import (
     model_caller,
     select_rows,
     takes_data,
+    warn_of_one_hot,
 )
 
 MAX_SPARSE_DENSITY = 0.2  # fraction of non-zero entries above which a dense product is faster
@@ -78,6 +82,7 @@ class FullBatch:
                 for split, nodes in self.nodes.items():
                     if len(nodes):
                         check_targets(self.targets[split], split, scores.detach().index_select(0, nodes))
+            warn_of_one_hot(self.targets["train"])
             self._checked = True
         yield self._default_loss(scores.index_select(0, self.nodes["train"])), 1
 
@@ -126,7 +131,7 @@ class Loaders:
         splits: the loaders that are required.
 
     Raises:
-        TrainingError: if a loader is missing.
+        TrainingError: if a loader is missing, is an iterator, or has invalid labels.
     """
 
     def __init__(
@@ -141,8 +146,12 @@ class Loaders:
             raise TrainingError(
                 f"there is no loader {', '.join(missing)}", remedy="pass loaders as {'train': …, 'val': …, 'test': …}"
             )
+        for split in splits:
+            check_loader(loaders[split], split)
         self.model, self.loaders, self.metric, self.loss = model, loaders, metric, loss
         self._call = model_caller(model)
+        targets = {} if loss is not None else {split: read_targets(loaders[split], split) for split in splits}
+        self._unchecked = {split: rows for split, rows in targets.items() if rows is not None}
 
     def losses(self) -> Iterator[tuple[Tensor, int]]:
         """Yield the loss of every training batch, and the number of its targets."""
@@ -155,6 +164,12 @@ class Loaders:
         if self.loss is not None:
             return custom_loss(self.loss, self.model, batch), 1
         scores, targets = self.scores(batch, "train")
+        one_score = has_one_score_per_target(scores, targets)
+        for split, rows in self._unchecked.items():  # before the first step
+            check_classes(rows, split, scores, one_score)
+            if split == "train":
+                warn_of_one_hot(rows)
+        self._unchecked = {}
         return default_loss(scores, targets), len(targets)
 
     def evaluate(self) -> tuple[float, float]:
@@ -257,6 +272,11 @@ def select_features(model: nn.Module, x: Tensor, sparse: bool | None = None) -> 
 
 def check_graph(model: nn.Module, data: Data) -> None:
     """Raise :class:`TrainingError` if a graph lacks what full-batch training needs."""
+    if isinstance(data, DataLoader | list | tuple):
+        raise TrainingError(
+            f"expected a graph, got a {type(data).__name__}",
+            remedy="pass loaders as {'train': …, 'val': …, 'test': …}",
+        )
     required = (*(() if takes_data(model) else ("x", "edge_index")), "y", *(f"{split}_mask" for split in SPLITS))
     missing = [name for name in required if getattr(data, name, None) is None]
     if missing:

@@ -16,6 +16,7 @@ one.
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -23,12 +24,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from equipoise.errors import EquipoiseError, ForwardError, TrainingError, is_out_of_memory
+from equipoise.errors import EquipoiseError, ForwardError, TrainingError, TrainingWarning, is_out_of_memory
 from equipoise.laws.validation import describe_value, summarize_error
 from equipoise.training.metrics import has_one_score_per_target
 
 Loss = Callable[[nn.Module, Any], Tensor]
 SPLITS = ("train", "val", "test")
+LOSS_REMEDY = (
+    "loss= is a function of the model and of the data or batch: "
+    "lambda model, data: F.cross_entropy(model(data.x, data.edge_index)[data.train_mask], data.y[data.train_mask])"
+)
 
 
 def takes_data(model: nn.Module) -> bool:
@@ -177,19 +182,36 @@ def check_targets(targets: Tensor, split: str, scores: Tensor | None = None) -> 
         )
     if scores is None:
         return
-    where = f"{where}; scores of shape {tuple(scores.shape)}"
     if scores.dim() == 0 or len(scores) != len(targets):
         raise TrainingError(
-            f"{len(targets)} targets need as many rows of scores", where=where, remedy="check the model's output and y"
+            f"{len(targets)} targets need as many rows of scores",
+            where=f"{where}; scores of shape {tuple(scores.shape)}",
+            remedy="check the model's output and y",
         )
-    if has_one_score_per_target(scores, targets):
+    check_classes(targets, split, scores, has_one_score_per_target(scores, targets))
+
+
+def check_classes(targets: Tensor, split: str, scores: Tensor, one_score: bool) -> None:
+    """Raise :class:`TrainingError` for targets that do not fit the number of scores.
+
+    Args:
+        targets: targets of the split.
+        split: name of the split, for the message.
+        scores: scores of these or of other targets.
+        one_score: whether there is one score per target: a logit of zeros and ones.
+
+    Raises:
+        TrainingError: if targets are of the wrong shape or type, or out of range.
+    """
+    where = f"{split}: targets of shape {tuple(targets.shape)}, {targets.dtype}; scores of shape {tuple(scores.shape)}"
+    if one_score:
         if not bool(((targets == 0) | (targets == 1)).all()):
             raise TrainingError(
                 "one score per target is a logit, and its target 0 or 1",
                 where=f"{where}; targets from {targets.min().item():g} to {targets.max().item():g}",
                 remedy="return one score per class, or pass loss= for regression",
             )
-    elif targets.dim() != 1 or not integral:
+    elif targets.dim() != 1 or targets.is_floating_point():
         raise TrainingError(
             "cross-entropy needs one class per row, as integers of shape (N,) or (N, 1)",
             where=where,
@@ -203,14 +225,29 @@ def check_targets(targets: Tensor, split: str, scores: Tensor | None = None) -> 
         )
 
 
+def warn_of_one_hot(targets: Tensor) -> None:
+    """Warn if targets of several labels per row have exactly one label in every row: classes, one-hot encoded."""
+    if targets.dim() == 2 and len(targets) and targets.shape[1] > 1 and bool((targets.sum(dim=1) == 1).all()):
+        warnings.warn(
+            f"every row of y, of shape {tuple(targets.shape)}, has exactly one 1. Each column is trained and measured "
+            "as a label of its own; for one class per row, set data.y = data.y.argmax(-1)",
+            TrainingWarning,
+            stacklevel=2,
+        )
+
+
+def check_loss(loss: Any) -> None:
+    """Raise :class:`TrainingError` unless the argument is a function or None."""
+    if loss is not None and not callable(loss):
+        raise TrainingError(f"expected a loss function, got {describe_value(loss)}", remedy=LOSS_REMEDY)
+
+
 def custom_loss(loss: Loss, model: nn.Module, data: Any) -> Tensor:
     """Return ``loss(model, data)``, or raise :class:`TrainingError` if it is not a scalar tensor."""
     try:
         value = loss(model, data)
     except TypeError as error:
-        raise TrainingError(
-            f"loss(model, data) failed: {summarize_error(error)}", remedy="loss= takes the model and the data or batch"
-        ) from error
+        raise TrainingError(f"loss(model, data) failed: {summarize_error(error)}", remedy=LOSS_REMEDY) from error
     if not isinstance(value, Tensor) or value.numel() != 1:
         described = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         raise TrainingError(f"loss= returned {described}, not a scalar tensor", remedy="reduce it: loss.mean()")
