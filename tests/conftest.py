@@ -2,6 +2,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+collect_ignore = ["fuzz/coverage_guided.py"]  # imports atheris, which is not among the development tools
+
 settings.register_profile("default", deadline=None, max_examples=25, derandomize=True)
 settings.load_profile("default")
 

@@ -110,13 +110,15 @@ def test_page_shows_all_experiments_with_runs(store, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("reproduce", "sgd", "--figure"), "there is no figure of sgd"),
+        (("reproduce", "gat-v1", "--figure"), "there is no figure of gat-v1"),
         (("reproduce", "inits", "adam", "--figure", "a.png"), "several figures cannot be written to one file"),
         (("reproduce", "inits", "--figure", "a.gif"), "choose one of: .png, .svg, .pdf"),
         (("report", "inits", "--figure", "a.pgn"), "did you mean '.png'"),
         (("report", "dynamics-5", "--figure"), "equipoise reproduce dynamics-5 --figure"),
         (("report", "inits", "--html", "no/such/folder.html"), "there is no folder"),
         (("report", "inits", "--html", "page.pdf"), "choose one of: .html, .htm"),
+        (("report", "inits", "--html", "tables/"), "choose one of: .html, .htm"),
+        (("report", "inits", "--figure", "tables/inits"), "choose one of: .png, .svg, .pdf"),
     ],
 )
 def test_errors_name_the_mistake_before_any_run(store, arguments, message):

@@ -4,7 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from equipoise.cli import app
-from equipoise.experiments.parser import experiment_names, load_experiment
+from equipoise.experiments.parser import experiment_names, further_experiment_names, load_experiment
 from equipoise.experiments.result import Result, failed_result
 from equipoise.experiments.store import Store
 from tests.commands.processes import write_experiment
@@ -37,6 +37,6 @@ def test_counts_runs(tmp_path):
 
 def test_all_experiments_without_a_store(tmp_path):
     result = status()
-    assert all(name in result.stdout for name in experiment_names())
+    assert all(name in result.stdout for name in (*experiment_names(), *further_experiment_names()))
     assert "there is no store" in result.stderr
     assert not list(tmp_path.iterdir())

@@ -3,8 +3,11 @@
 import multiprocessing
 import os
 import signal
+import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from multiprocessing.connection import wait
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ from equipoise.experiments.ray_executor import ray_executor
 from equipoise.experiments.result import Result, failed_result
 from equipoise.experiments.run import run
 from equipoise.experiments.spec import RunSpec
+from equipoise.experiments.worker import OOM_SCORE_ADJ
 from tests.experiments.workloads import SPECS, KillingRun, equal_results
 
 
@@ -71,6 +75,7 @@ def faulty_run(spec: RunSpec) -> Result:
         os.kill(os.getpid(), signal.SIGSEGV)
     elif spec.seed == 2:
         block = np.ones(100_000_000)  # 0.8 GB, really written
+        time.sleep(1.5)  # the parent measures the memory
         os.kill(os.getpid(), signal.SIGKILL if block.any() else 0)
     elif spec.seed == 3:
         time.sleep(600)
@@ -88,7 +93,7 @@ def test_crash_and_memory_are_told_apart(monkeypatch, caplog):
     assert reasons[specs[0]] == "done"
     assert reasons[specs[1]] == "the process was killed by SIGSEGV, 2 times"
     assert reasons[specs[2]].startswith("out of memory: the process was killed with 1.")
-    assert reasons[specs[2]].endswith(" GB in use, 2 times")
+    assert reasons[specs[2]].endswith(" of 2 GB in use, 2 times")
     assert "seed 2: out of memory" in caplog.text
     assert "the run is repeated without others beside it" in caplog.text
     assert reasons[too_large].startswith("out of memory: the run needs about")
@@ -96,6 +101,64 @@ def test_crash_and_memory_are_told_apart(monkeypatch, caplog):
     second = len(events) - 1 - events[::-1].index(specs[2])  # while the run is alone, no other one starts or ends
     assert isinstance(events[second + 1], Result)
     assert events[second + 1].spec == specs[2]
+
+
+@dataclass(frozen=True)
+class KilledOnce:
+    """Waits for the other seed, uses memory (seed 1 more than seed 0) and ends its process, on its first attempt."""
+
+    folder: Path
+
+    def __call__(self, spec: RunSpec) -> Result:
+        if (marker := self.folder / f"started-{spec.seed}").exists():
+            return failed_result(spec, "done")
+        marker.touch()
+        while len(list(self.folder.glob("started-*"))) < 2:
+            time.sleep(0.01)
+        block = np.ones(spec.seed * 20_000_000)
+        time.sleep(1.5)  # the parent measures the memory
+        (self.folder / f"killed-{spec.seed}-{block.size}").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+
+@pytest.mark.parametrize(("counted", "to_blame"), [(0, []), (1, [1]), (2, [0, 1])])
+def test_kernel_count_tells_who_ran_out_of_memory(tmp_path, monkeypatch, caplog, counted, to_blame):
+    """Two small processes die together; the kernel's count contains none, one or both of them."""
+
+    def killed() -> int:
+        return len(list(tmp_path.glob("killed-*")))
+
+    def wait_for_both(pipes, timeout):
+        ready = wait(pipes, timeout)
+        if killed():
+            time.sleep(1.0)
+            return wait(pipes, 0.5)
+        return ready
+
+    monkeypatch.setattr("equipoise.experiments.executors.wait", wait_for_both)
+    monkeypatch.setattr("equipoise.experiments.executors.out_of_memory_kills", lambda: counted * bool(killed()))
+    specs = [replace(SPECS[0], seed=seed) for seed in range(2)]
+    events = list(process_executor(2)(specs, KilledOnce(tmp_path)))
+    assert [event.reason for event in events if isinstance(event, Result)] == ["done", "done"]
+    blamed = [seed for seed in range(2) if f"seed {seed}: out of memory" in caplog.text]
+    others = [
+        seed for seed in range(2) if f"seed {seed}: the process was killed by SIGKILL from outside" in caplog.text
+    ]
+    assert (blamed, others) == (to_blame, [seed for seed in range(2) if seed not in to_blame])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a file of Linux")
+def test_memory_killer_prefers_workers():
+    before = multiprocessing.active_children()
+    events = process_executor(1, run_timeout=60)(SPECS, sleep)
+    next(events)
+    (process,) = (child for child in multiprocessing.active_children() if child not in before)
+    file, end = Path(f"/proc/{process.pid}/oom_score_adj"), time.monotonic() + 60
+    while int(file.read_text()) != OOM_SCORE_ADJ and time.monotonic() < end:
+        time.sleep(0.1)
+    assert int(file.read_text()) == OOM_SCORE_ADJ > int(Path("/proc/self/oom_score_adj").read_text())
+    events.close()
 
 
 def test_run_that_hangs_reaches_the_time_limit():

@@ -43,6 +43,38 @@ def test_control_groups(tmp_path, monkeypatch, version):
     assert memory.memory_limit() == 4_000_000_000
 
 
+@pytest.fixture
+def nested_groups(tmp_path, monkeypatch):
+    """The folder of a job, version 2; the process is in a step of it."""
+    step = tmp_path / "cgroup" / "slurm" / "job" / "step"
+    (tmp_path / "proc" / "self").mkdir(parents=True)
+    step.mkdir(parents=True)
+    (tmp_path / "proc" / "self" / "cgroup").write_text("0::/slurm/job/step\n")
+    monkeypatch.setattr(memory, "PROC", tmp_path / "proc")
+    monkeypatch.setattr(memory, "CGROUPS", tmp_path / "cgroup")
+    return step.parent
+
+
+def test_limits_of_outer_groups_hold(nested_groups):
+    (nested_groups / "step" / "memory.max").write_text("max\n")
+    (nested_groups / "memory.max").write_text("3000000000\n")
+    (nested_groups.parent / "memory.max").write_text("8000000000\n")
+    assert memory.memory_limit() == 3_000_000_000
+
+
+def test_one_kill_counts_once(nested_groups):
+    """The count of a group of version 2 contains those of the groups in it."""
+    (nested_groups / "step" / "memory.events").write_text("oom_kill 1\n")
+    (nested_groups / "memory.events").write_text("oom_kill 1\n")
+    assert memory.out_of_memory_kills() == 1
+
+
+def test_kills_of_the_machine_count_without_groups(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "PROC", tmp_path)
+    (tmp_path / "vmstat").write_text("nr_free_pages 17\noom_kill 2\n")
+    assert memory.out_of_memory_kills() == 2
+
+
 def test_unknown_elsewhere(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "PROC", tmp_path)
     assert memory.memory_limit() is None

@@ -1,9 +1,12 @@
+import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from equipoise.errors import ChoiceError, EquipoiseError, SpecError
 from equipoise.experiments.parser import load_experiment, parse_experiment
+from equipoise.experiments.spec import RunSpec
 
 CUSTOM = """
 title = "Heads on a small graph"
@@ -158,12 +161,23 @@ def test_subset():
     assert custom.subset() == custom
 
 
+def test_subset_of_variants():
+    variations = load_experiment("variations-sgd")
+    kept = variations.subset(variant=["none", "activation = ELU"])
+    assert {spec.activation for spec in kept.specs} == {"relu", "elu"}
+    assert len(kept.specs) == len(variations.specs) // 3
+
+
 def test_subset_of_unknown_values():
     custom = parse_experiment(CUSTOM, "custom", "custom.toml")
     with pytest.raises(ChoiceError, match="unknown depth for custom 3"):
         custom.subset(depth=[3])
     lipschitz = load_experiment("lipschitz")
     assert {spec.kind for spec in lipschitz.subset(init=["bal-o"]).specs} == {"gatv2"}  # a setting that is not an axis
+    with pytest.raises(ChoiceError, match="unknown variant for lipschitz 'Bal_X'"):
+        lipschitz.subset(variant=["Bal_X"])
+    with pytest.raises(SpecError, match="sgd has no variant"):
+        load_experiment("sgd").subset(variant=["none"])
     with pytest.raises(EquipoiseError, match="unknown dataset for datasets 'texsa'"):
         load_experiment("datasets").subset(dataset=["texsa"])
 
@@ -183,6 +197,7 @@ def test_figure_is_named_in_the_file():
         ("[[claims]]\nbetter = { init = [1, 2], depth = [1] }", "lists of 1 and 2 entries do not match"),
         ("[[claims]]\nsyay = 'x'", "unknown field 'syay'"),
         ("published = 3", "published must be a valid list"),
+        ("[[published]]\nat = { init = 3 }", "at must be a text, a number, true or false"),
         ("[variants]\na = 3", "a must be a valid table"),
     ],
 )
@@ -190,3 +205,9 @@ def test_wrong_types_are_named(text, message):
     with pytest.raises(SpecError) as error:
         parse_experiment(f"{text}\n[grid]\ninit = ['xav', 'bal-o']", "custom", "custom.toml")
     assert message in str(error.value)
+
+
+def test_guide_lists_every_setting():
+    guide = (Path(__file__).parents[2] / "docs" / "guide" / "experiments.md").read_text()
+    listed = guide[guide.index("Settings are the fields of") :].split(". ")[0]
+    assert re.findall(r"`(\w+)`", listed) == [field.name for field in fields(RunSpec)]

@@ -14,8 +14,7 @@ GB = 10**9
         (Death(-signal.SIGKILL, 20 * GB, 24 * GB), True, True),
         (Death(-signal.SIGKILL, 20 * GB, None), False, False),
         (Death(-signal.SIGKILL, GB, 24 * GB, memory_killed=True), True, True),
-        (Death(-signal.SIGKILL, GB, 24 * GB, memory_killed=True, together=2), False, False),  # the largest is to blame
-        (Death(-signal.SIGKILL, 20 * GB, 24 * GB, memory_killed=True, together=2), True, True),
+        (Death(-signal.SIGKILL, GB, None, memory_killed=True), True, True),
         (Death(-signal.SIGTERM, 20 * GB, 24 * GB), True, True),
         (Death(-signal.SIGTERM, GB, 24 * GB, memory_killed=True), False, False),
         (Death(-signal.SIGHUP, 20 * GB, 24 * GB), False, False),

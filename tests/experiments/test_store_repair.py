@@ -124,6 +124,33 @@ def test_truncated_store_is_refused_and_salvaged(path, results, fraction):
     assert all(found[key] == results[key] for key in found)
 
 
+@pytest.fixture
+def half_transferred(tmp_path, results):
+    """A full disk or a kill ended the transfer of the write-ahead log after the first page of the file."""
+    source, path = tmp_path / "source.sqlite", tmp_path / "results.sqlite"
+    with Store(source) as store:
+        store.merge(results.values())
+        shutil.copy(f"{source}-wal", f"{path}-wal")
+    path.write_bytes(source.read_bytes()[:4096])
+    return path
+
+
+def test_pages_in_the_log_are_not_missing(half_transferred, results):
+    salvage = check_store(half_transferred)
+    assert not salvage.problems
+    assert salvage.results.keys() == results.keys()
+    assert repair_store(half_transferred)[1] is None
+    assert all(equal(read_all(half_transferred, results)[key], result) for key, result in results.items())
+
+
+def test_pages_in_neither_file_nor_log_are_found(half_transferred, results):
+    log = Path(f"{half_transferred}-wal")
+    os.truncate(log, log.stat().st_size // 2)  # the last transaction has no end: SQLite ignores it
+    salvage = check_store(half_transferred)
+    assert salvage.problems
+    assert salvage.results.keys() < results.keys()
+
+
 @pytest.mark.parametrize("content", [b"", b"SQLite format 3\0", b"x" * 5000], ids=["empty", "header", "noise"])
 def test_file_without_content_is_refused(path, content):
     path.write_bytes(content)

@@ -29,6 +29,9 @@ ExperimentNames = Annotated[
 Dataset = Annotated[str | None, Option(metavar="A,B", help="Only these data sets.", show_default=False)]
 Depth = Annotated[str | None, Option(metavar="10,20", help="Only these depths.", show_default=False)]
 Init = Annotated[str | None, Option(metavar="A,B", help="Only these initialisation schemes.", show_default=False)]
+Variant = Annotated[
+    str | None, Option(metavar="A,B", help="Only these variants, such as 'dropout = 0.6'.", show_default=False)
+]
 Seeds = Annotated[int | None, Option(min=1, help="Runs per cell, with seeds 0, 1, …", show_default=False)]
 Epochs = Annotated[
     int | None, Option(min=1, help="Maximum number of epochs, instead of the experiment's.", show_default=False)
@@ -49,7 +52,8 @@ DEFAULT_FILES = Path()  # value of such an option without a file; no file has th
 class OptionalFileCommand(TyperCommand):
     """A command whose ``--figure`` and ``--html`` may be followed by a file: ``--figure`` or ``--figure cora.png``.
 
-    The next argument is the file if it has a suffix other than ``.toml``, which is an experiment.
+    The next argument is the file if it has a suffix other than ``.toml`` or names a folder: ``--html tables/`` is an
+    error about that folder, not about an experiment.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -59,10 +63,15 @@ class OptionalFileCommand(TyperCommand):
 
 def _insert_defaults(args: Sequence[str]) -> Iterator[str]:
     for argument, following in pairwise([*args, ""]):
-        if argument in OPTIONAL_FILE_OPTIONS and (following.startswith("-") or Path(following).suffix in ("", ".toml")):
+        if argument in OPTIONAL_FILE_OPTIONS and not _is_file(following):
             yield f"{argument}={DEFAULT_FILES}"
         else:
             yield argument
+
+
+def _is_file(argument: str) -> bool:
+    suffix = Path(argument).suffix
+    return not argument.startswith("-") and suffix != ".toml" and (suffix != "" or "/" in argument)
 
 
 def select_experiments(
@@ -71,6 +80,7 @@ def select_experiments(
     dataset: str | None = None,
     depth: str | None = None,
     init: str | None = None,
+    variant: str | None = None,
     seeds: int | None = None,
     epochs: int | None = None,
 ) -> list[Experiment]:
@@ -81,6 +91,7 @@ def select_experiments(
         dataset: Data sets, separated by commas.
         depth: Depths, separated by commas.
         init: Initialisation schemes, separated by commas.
+        variant: Variants, separated by commas.
         seeds: Number of runs per cell.
         epochs: Maximum number of epochs.
 
@@ -95,6 +106,7 @@ def select_experiments(
             dataset=None if dataset is None else [text.lower() for text in _split(dataset)],
             depth=depths,
             init=None if init is None else _split(init),
+            variant=None if variant is None else _split(variant),
             seeds=seeds,
             epochs=epochs,
         )

@@ -24,6 +24,7 @@ from equipoise.commands.options import (
     Json,
     Seeds,
     StoreFile,
+    Variant,
     format_duration,
     select_experiments,
 )
@@ -47,6 +48,7 @@ def reproduce(
     dataset: Dataset = None,
     depth: Depth = None,
     init: Init = None,
+    variant: Variant = None,
     seeds: Seeds = None,
     epochs: Epochs = None,
     jobs: Annotated[
@@ -88,7 +90,9 @@ def reproduce(
         selected = names or (known if list_only else [])
         if not selected:
             raise SpecError("no experiment is named", remedy=f"name one of: {', '.join(known)}")
-        experiments = select_experiments(selected, dataset=dataset, depth=depth, init=init, seeds=seeds, epochs=epochs)
+        experiments = select_experiments(
+            selected, dataset=dataset, depth=depth, init=init, variant=variant, seeds=seeds, epochs=epochs
+        )
         if figure is not None:
             check_figures(experiments, figure)
     if list_only:
@@ -150,8 +154,8 @@ def _run(
         reasons = "\n".join(f"  {result.spec.label}: {printable(result.reason)}" for result in failures)
         typer.echo(f"{len(failures)} runs failed; --retry failed repeats them:\n{reasons}", err=True)
         if memory := sum(result.reason.startswith("out of memory") for result in failures):
-            hint = "on a machine with more memory, or one at a time: add  --retry failed --jobs 1"
-            typer.echo(f"{memory} of them ran out of memory; repeat them {hint}", err=True)
+            hint = "also without other runs beside them; on a machine with more, add  --retry failed"
+            typer.echo(f"{memory} of them need more memory than there is, {hint}", err=True)
         if late := sum(result.reason.startswith("time limit") for result in failures):
             typer.echo(f"{late} of them reached --run-timeout; add  --retry failed  and a longer one", err=True)
         raise typer.Exit(1)

@@ -19,6 +19,7 @@ from equipoise.commands.options import (
     Json,
     Seeds,
     StoreFile,
+    Variant,
     select_experiments,
 )
 from equipoise.commands.terminal import print_tables, spinner
@@ -37,6 +38,7 @@ def status(
     dataset: Dataset = None,
     depth: Depth = None,
     init: Init = None,
+    variant: Variant = None,
     seeds: Seeds = None,
     epochs: Epochs = None,
     store: StoreFile = DEFAULT_STORE,
@@ -44,14 +46,20 @@ def status(
 ) -> None:
     """Count the runs of each experiment that are done, running, missing, failed and diverged.
 
-    Without a name, lists all experiments of the paper. Give the same options
+    Without a name, lists all experiments. Give the same options
     as to `reproduce`: a run of 200 epochs differs from a run of 5000.
     """
     with spinner("reading the store …"):
-        from equipoise.experiments.parser import experiment_names
+        from equipoise.experiments.parser import experiment_names, further_experiment_names
 
         experiments = select_experiments(
-            names or experiment_names(), dataset=dataset, depth=depth, init=init, seeds=seeds, epochs=epochs
+            names or experiment_names() + further_experiment_names(),
+            dataset=dataset,
+            depth=depth,
+            init=init,
+            variant=variant,
+            seeds=seeds,
+            epochs=epochs,
         )
         outcomes, running, owner = _read_store(store)
     rows = [{"experiment": experiment.name, **_counts(experiment, outcomes, running)} for experiment in experiments]

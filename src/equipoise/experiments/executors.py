@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import signal
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -135,8 +136,12 @@ def _collect(pending: deque[_Job], workers: list[_Worker], limit: int | None) ->
             dead.append(worker)
         else:
             yield result
-    for worker in dead:
-        if (result := worker.judge(limit, together=len(dead))) is None:
+    for worker in sorted(dead, key=lambda worker: worker.peak, reverse=True):  # the kernel kills the largest first
+        death = worker.death(limit)
+        if death.memory_killed:  # this kill does not explain the death of another process
+            for other in [*workers, *dead]:
+                other.memory_kills += 1
+        if (result := worker.judge(death)) is None:
             pending.appendleft(worker.last)
         else:
             yield result
@@ -159,6 +164,7 @@ class _Worker:
         self.process: BaseProcess = context.Process(target=serve, args=(child_pipe, pickled), daemon=True)
         self.job: _Job | None = None
         self.is_ready = False  # until its imports are done
+        self.peak = self.memory_kills = 0
         with _single_threaded():
             self.process.start()
         child_pipe.close()  # so that reading raises EOFError when the process dies
@@ -196,18 +202,14 @@ class _Worker:
             return None
         return result
 
-    def judge(self, limit: int | None, together: int) -> Result | None:
-        """Decide about the job of a dead process.
+    def death(self, limit: int | None) -> Death:
+        """Describe the end of the dead process on a machine with this memory."""
+        exit_code = self.process.exitcode or 0
+        memory_killed = exit_code == -signal.SIGKILL and out_of_memory_kills() > self.memory_kills
+        return Death(exit_code, self.peak, limit, memory_killed)
 
-        Args:
-            limit: memory of the machine.
-            together: number of processes that died at the same moment.
-
-        Returns:
-            The failed result, or ``None`` if the run is to be repeated.
-        """
-        memory_killed = out_of_memory_kills() > self.memory_kills
-        death = Death(self.process.exitcode or 0, self.peak, limit, memory_killed, together)
+    def judge(self, death: Death) -> Result | None:
+        """Decide about the job of a dead process: return the failed result, or ``None`` if the run is repeated."""
         job = self.last
         if death.is_own_fault:
             job.faults += 1
@@ -215,7 +217,7 @@ class _Worker:
         else:
             job.kills += 1
         if job.faults >= MAX_FAULTS or job.kills >= MAX_KILLS:
-            return failed_result(job.spec, f"{death}, {max(job.faults, job.kills)} times")
+            return failed_result(job.spec, f"{death}, {job.faults if death.is_own_fault else job.kills} times")
         how = " without others beside it" if job.alone else ""
         log.warning("equipoise: %s: %s; the run is repeated%s", job.spec.label, death, how)
         return None

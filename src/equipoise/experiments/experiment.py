@@ -188,6 +188,7 @@ class Experiment:
         dataset: Sequence[str] | None = None,
         depth: Sequence[int] | None = None,
         init: Sequence[str] | None = None,
+        variant: Sequence[str] | None = None,
         seeds: int | None = None,
         epochs: int | None = None,
     ) -> Experiment:
@@ -199,6 +200,7 @@ class Experiment:
             dataset: data sets to keep; all by default.
             depth: depths to keep; all by default.
             init: schemes to keep; all by default.
+            variant: variants to keep; all by default.
             seeds: runs per cell. Additional runs continue from the last seed of the cell.
             epochs: maximum number of epochs of every run.
 
@@ -206,8 +208,8 @@ class Experiment:
             A new experiment.
 
         Raises:
-            ChoiceError: If the experiment has no such data set, depth or scheme.
-            SpecError: If no cell matches all of them, or there would be too many runs.
+            ChoiceError: If the experiment has no such data set, depth, scheme or variant.
+            SpecError: If it has no variants, no cell matches all of them, or there would be too many runs.
 
         Example:
             >>> from equipoise.experiments.parser import load_experiment
@@ -215,7 +217,7 @@ class Experiment:
             60
         """
         cells = self.cells
-        for name, values in {"dataset": dataset, "depth": depth, "init": init}.items():
+        for name, values in {"dataset": dataset, "depth": depth, "init": init, "variant": variant}.items():
             if values is not None:
                 cells = self._select(cells, name, values)
         max_epochs = sorted({spec.epochs for spec in self.specs})
@@ -240,13 +242,13 @@ class Experiment:
         return selected
 
     def _setting(self, cell: Cell, name: str) -> Value:
-        if cell.specs:
-            value: Value = getattr(cell.specs[0], name)
-            return value
         coordinates = dict(zip(self.axes, cell.coordinates, strict=True))
-        if name not in coordinates:
+        if name in coordinates:
+            return coordinates[name]
+        if not cell.specs or not hasattr(cell.specs[0], name):
             raise SpecError(f"{self.name} has no {name}", where=f"--{name}", remedy="leave the option out")
-        return coordinates[name]
+        value: Value = getattr(cell.specs[0], name)
+        return value
 
 
 def _resize(cell: Cell, seeds: int | None, epochs: int | None) -> Cell:

@@ -17,7 +17,7 @@ def memory_limit() -> int | None:
         The smaller of the installed memory and the limits of the control groups of this process (containers, batch
         systems); ``None`` if unknown.
     """
-    limits = [value for folder in _cgroup_folders() for value in _read_limits(folder)]
+    limits = [value for group in _own_groups() for folder in group for value in _read_limits(folder)]
     if (total := _field(PROC / "meminfo", "MemTotal")) is not None:
         limits.append(total)
     return min(limits, default=None)
@@ -29,24 +29,37 @@ def peak_memory(pid: int) -> int:
 
 
 def out_of_memory_kills() -> int:
-    """Return how many processes of this control group the kernel has killed because memory was exhausted."""
-    return sum(_field(file, "oom_kill") or 0 for folder in _cgroup_folders() for file in _event_files(folder))
+    """Return how many processes the kernel has killed because memory was exhausted.
+
+    Returns:
+        The count of the control group of this process; that of the machine if no group counts.
+    """
+    files = [file for group in _own_groups() for file in _event_files(group[0])]
+    return sum(_field(file, "oom_kill") or 0 for file in files or [PROC / "vmstat"])
 
 
-def _cgroup_folders() -> list[Path]:
-    """Folders of the control groups of this process that count memory, version 1 or 2."""
+def _own_groups() -> list[list[Path]]:
+    """Find the control groups of this process that count memory, version 1 or 2.
+
+    The limit of a group holds for all groups below it: batch systems limit a job and start processes in groups of it.
+
+    Returns:
+        The folder of each group, followed by those of its parents.
+    """
     try:
         lines = (PROC / "self" / "cgroup").read_text().splitlines()
     except OSError:
         return []
-    folders = []
+    groups = []
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers in ("", "memory"):
             root = CGROUPS / controllers
+            own = root / path.lstrip("/")
+            folders = [own, *own.parents[: len(own.parts) - len(root.parts)]]
             # Inside a container, the group's own path may not be visible; its files then are at the root.
-            folders += [folder for folder in {root / path.lstrip("/"), root} if folder.is_dir()]
-    return folders
+            groups.append([folder for folder in folders if folder.is_dir()])
+    return [group for group in groups if group]
 
 
 def _read_limits(folder: Path) -> list[int]:

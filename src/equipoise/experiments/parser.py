@@ -73,6 +73,7 @@ class ExperimentFile(BaseModel):
 
 FILE_FIELDS = [field.alias or name for name, field in ExperimentFile.model_fields.items()]
 UNKNOWN_NAME = ("extra_forbidden", "unexpected_keyword_argument")  # of models and of dataclasses
+VALUE_TYPES = ("str", "int", "float", "bool")  # of a single value, as pydantic names them
 CLAIM_FIELDS = [field.name for field in fields(Claim)]
 
 
@@ -332,7 +333,8 @@ def _raise_file_error(error: ValidationError) -> NoReturn:
 
 def _translate(errors: list[Any], in_claim: bool) -> EquipoiseError:
     first = errors[0]
-    name = next(part for part in reversed(first["loc"]) if isinstance(part, str))
+    is_value = first["loc"][-1] in VALUE_TYPES  # pydantic appends the type that it tried last
+    name = next(part for part in reversed(first["loc"][:-1] if is_value else first["loc"]) if isinstance(part, str))
     match first["type"]:
         case kind if kind in UNKNOWN_NAME:
             noun, known = ("field", CLAIM_FIELDS) if in_claim else ("table or field", FILE_FIELDS)
@@ -349,7 +351,7 @@ def _translate(errors: list[Any], in_claim: bool) -> EquipoiseError:
             return SpecError(str(first["ctx"]["error"]))
         case _:  # such as "Input should be a valid integer"
             message = first["msg"].replace("Input should", name + " must").replace("dictionary", "table")
-            return SpecError(message, where=name)
+            return SpecError(f"{name} must be a text, a number, true or false" if is_value else message, where=name)
 
 
 @contextmanager

@@ -20,20 +20,19 @@ OUTSIDE = frozenset(
 class Death:
     """The end of a process that did not finish its run.
 
-    A process killed for lack of memory and one killed with its machine both end with SIGKILL. The first has a large
-    memory of its own, or the kernel's count of such kills has grown. If several processes die in the same moment and
-    the kernel has counted nothing, the machine or its batch system has ended them.
+    A process killed for lack of memory and one killed with its machine both end with SIGKILL. In the first case the
+    process used much memory, or the kernel's count of such kills has grown. In all other cases the machine, its batch
+    system or a user has ended the process.
 
     Attributes:
         exit_code: as :attr:`multiprocessing.Process.exitcode`: minus the signal, or the exit code.
         peak: its largest memory, in bytes; 0 if unknown.
         limit: memory of the machine, in bytes; ``None`` if unknown.
-        memory_killed: whether the kernel killed a process for lack of memory since the run started.
-        together: number of processes that died in the same moment.
+        memory_killed: whether the kernel's count of processes killed for lack of memory includes this one.
 
     Example:
         >>> print(Death(-9, peak=20 * 10**9, limit=24 * 10**9))
-        out of memory: the process was killed with 20 GB in use
+        out of memory: the process was killed with 20 of 24 GB in use
         >>> Death(-15, peak=10**9, limit=24 * 10**9).is_own_fault
         False
     """
@@ -42,7 +41,6 @@ class Death:
     peak: int = 0
     limit: int | None = None
     memory_killed: bool = False
-    together: int = 1
 
     @property
     def is_out_of_memory(self) -> bool:
@@ -50,7 +48,7 @@ class Death:
         if -self.exit_code not in (signal.SIGKILL, signal.SIGTERM):  # user-space memory killers begin with SIGTERM
             return False
         near_limit = self.limit is not None and self.peak >= NEAR_LIMIT * self.limit
-        return near_limit or (self.memory_killed and self.exit_code == -signal.SIGKILL and self.together == 1)
+        return near_limit or (self.memory_killed and self.exit_code == -signal.SIGKILL)
 
     @property
     def is_own_fault(self) -> bool:
@@ -59,7 +57,8 @@ class Death:
 
     def __str__(self) -> str:
         if self.is_out_of_memory:
-            return f"out of memory: the process was killed with {self.peak / 1e9:.3g} GB in use"
+            limit = "" if self.limit is None else f" of {self.limit / 1e9:.3g}"
+            return f"out of memory: the process was killed with {self.peak / 1e9:.3g}{limit} GB in use"
         if self.exit_code >= 0:
             return f"the process exited with code {self.exit_code}"
         try:

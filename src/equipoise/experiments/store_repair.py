@@ -70,7 +70,7 @@ def check_store(path: Path) -> Salvage:
     """
     with _open(path) as connection:
         salvage = Salvage()
-        if path.stat().st_size < _size(connection):
+        if path.stat().st_size < _size(connection) and not _has_pages_in_log(path, connection):
             salvage.problems.append("the file was truncated")
         try:
             (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -157,6 +157,18 @@ def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(f"{path.resolve().as_uri()}?{mode}", uri=True, isolation_level=None)
     add_functions(connection)
     return connection
+
+
+def _has_pages_in_log(path: Path, connection: sqlite3.Connection) -> bool:
+    """Whether the write-ahead log holds the pages that the file lacks: a full disk or a kill ended their transfer."""
+    log = path.with_name(f"{path.name}-wal")
+    if not log.exists() or not log.stat().st_size:
+        return False
+    try:
+        pages, page_size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
+    except DATABASE_ERRORS:
+        return False
+    return bool(pages * page_size >= _size(connection))
 
 
 def _size(connection: sqlite3.Connection) -> int:

@@ -12,12 +12,14 @@ import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 READY = "ready"  # the first message of a worker, after its imports
 PR_SET_PDEATHSIG = 1  # from linux/prctl.h
+OOM_SCORE_ADJ = 200  # as if the process used so many thousandths of the memory in addition
 
 
 def serve(pipe: Connection, pickled_run_function: bytes) -> None:
@@ -29,6 +31,7 @@ def serve(pipe: Connection, pickled_run_function: bytes) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which stops its workers
     _end_with_parent()
+    _be_killed_before_parent()
     run_function = ForkingPickler.loads(pickled_run_function)
     import torch  # noqa: PLC0415 - after the parent is watched
 
@@ -56,6 +59,12 @@ def _end_with_parent() -> None:
         if os.getppid() != parent.pid:  # it died before the request
             os._exit(1)
     threading.Thread(target=_wait_for_end, args=(parent.sentinel,), daemon=True).start()
+
+
+def _be_killed_before_parent() -> None:
+    """Let the kernel's memory killer choose this process rather than its parent, whose end would stop the sweep."""
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:  # not on Linux, or not permitted
+        file.write(str(OOM_SCORE_ADJ))
 
 
 def _wait_for_end(sentinel: int) -> None:
