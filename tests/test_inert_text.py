@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import io
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -18,7 +20,7 @@ from equipoise.experiments.result import failed_result
 from equipoise.experiments.results_csv import read_csv, write_csv
 from equipoise.experiments.spec import RunSpec
 from equipoise.inert_text import escape_formula, hidden_characters, printable, unescape_formula
-from equipoise.report.tables import as_latex, table_report
+from equipoise.report.tables import as_csv, as_latex, table_report
 from tests.report.runs import COMPLETE, SMALL, make_results
 
 HOSTILE = (
@@ -52,6 +54,17 @@ def test_no_cell_of_a_table_is_a_formula_and_texts_are_read_back(text: str, tmp_
         (row,) = csv.DictReader(file)
     assert all(not cell or cell[0] not in "=+-@\t\r" for cell in row.values())
     assert list(read_csv(path)) == [hostile]
+
+
+@pytest.mark.parametrize("text", [text for text in HOSTILE if text.strip() and not hidden_characters(text)])
+def test_no_cell_of_a_report_is_a_formula(text: str) -> None:
+    grid = '[grid]\ndataset = "texas"\ndepth = 2\nlr = 0.05\nseed = [0]\n'
+    experiment = parse_experiment(
+        f"{grid}[variants]\nother = {{}}\n{json.dumps(text)} = {{ heads = 2 }}", "v", "v.toml"
+    )
+    rows = list(csv.DictReader(io.StringIO(as_csv(table_report(experiment, [])), newline="")))
+    assert [unescape_formula(row["variant"]) for row in rows] == ["other", text]
+    assert all(not cell or cell[0] not in "=+-@\t\r" for row in rows for cell in row.values())
 
 
 @pytest.mark.parametrize("text", [text for text in HOSTILE if hidden_characters(text)])

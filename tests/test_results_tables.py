@@ -52,5 +52,18 @@ def test_other_tables_have_a_column_per_initialisation(results):
     assert "**79.6 ± 0.9 (n = 3)**" in row
 
 
+def test_summary_counts_the_experiments_of_the_page(results):
+    page = "".join(f"<!-- results: {name} -->\n<!-- end of results -->\n" for name in ("summary", "gat-v1", "sgd"))
+    texas = [run for run in results if run.spec.dataset == "texas" or run.spec.kind == "gat"]
+    rows = [line for line in results_tables.updated_page(page, texas).splitlines() if line.startswith("| ")][:3]
+    header, gat, sgd = ([cell.strip() for cell in row.strip("|").split("|")] for row in rows)
+    assert header[4:] == ["holds", "holds but for noise", "contradicted", "open"]
+    assert gat[:4] == ["`gat-v1`", "15 of 30", "3 of 6", "0 of 3"]
+    assert sgd[:4] == ["`sgd`", "75 of 675", "15 of 135", "15 of 15"]
+    assert [sum(int(n or 0) for n in row[4:]) for row in (gat, sgd)] == [
+        len(load_experiment(name).claims) for name in ("gat-v1", "sgd")
+    ]
+
+
 def test_experiment_without_runs():
     assert "equipoise reproduce sgd" in results_tables.rendered_table(load_experiment("sgd"), [])

@@ -5,6 +5,7 @@ A page marks the place of a table by two comments, and everything between them i
     <!-- results: sgd -->
     <!-- end of results -->
 
+``<!-- results: summary -->`` marks the place of a table with one row per experiment that the page shows.
 ``python tools/results_tables.py`` rewrites all pages; with ``--check`` it changes nothing and fails if a page is out of
 date. Cells without runs are left out. An experiment without published numbers has one column per compared value.
 """
@@ -17,15 +18,18 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from equipoise.experiments.experiment import Experiment
 from equipoise.experiments.parser import load_experiment
 from equipoise.experiments.result import Result
 from equipoise.experiments.results_csv import read_csv
+from equipoise.report.claims import Judgement
 from equipoise.report.tables import TableReport, as_markdown, table_report
 
 ROOT = Path(__file__).parent.parent
+SUMMARY = "summary"
+JUDGEMENTS = get_args(Judgement)
 MARKED = re.compile(r"(<!-- results: (?P<name>[\w-]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 
 
@@ -74,10 +78,30 @@ def _overlaps(report: TableReport) -> str:
     return f"\nOur interval overlaps the paper's in {sum(map(bool, compared))} of {len(compared)} cells.\n"
 
 
+def rendered_summary(names: Sequence[str], results: Sequence[Result]) -> str:
+    """Render one row per experiment as Markdown: runs, complete cells, cells that agree with the paper, claims."""
+    header = ("experiment", "runs", "complete cells", "intervals overlap", *JUDGEMENTS)
+    lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
+    for name in names:
+        report = table_report(load_experiment(name), results)
+        cells = [record["status"] for record in report.records]
+        runs, wanted = (sum(int(str(record[key])) for record in report.records) for key in ("n", "wanted"))
+        overlaps = [record["overlap"] for record in report.records if record.get("overlap") is not None]
+        row = [f"`{name}`", f"{runs} of {wanted}", f"{cells.count('complete')} of {len(cells)}"]
+        row += [f"{sum(map(bool, overlaps))} of {len(overlaps)}" if overlaps else ""]
+        judged = [claim.judgement for claim in report.claims]
+        row += [str(judged.count(judgement) or "") for judgement in JUDGEMENTS]
+        lines.append(f"| {' | '.join(row)} |")
+    return "\n".join(lines) + "\n"
+
+
 def updated_page(text: str, results: Sequence[Result]) -> str:
     """Return a page with the tables between its marks replaced."""
+    names = [match["name"] for match in MARKED.finditer(text) if match["name"] != SUMMARY]
 
     def table(match: re.Match[str]) -> str:
+        if match["name"] == SUMMARY:
+            return f"{match[1]}\n{rendered_summary(names, results)}\n{match[3]}"
         return f"{match[1]}\n{rendered_table(load_experiment(match['name']), results)}\n{match[3]}"
 
     return MARKED.sub(table, text)

@@ -95,7 +95,17 @@ def test_accuracy_against_depth(name, panels):
     assert f"runs {len(results)} of {len(experiment.specs)}" in caption_of(figure)
     assert "missing" in caption_of(figure)
     assert len([ax for ax in figure.axes if ax.get_xlabel()]) == 2 * panels
-    assert set(figure.axes[0].containers[-1][0].get_ydata()) == {60.0}
+    ours = [lines[0] for lines in figure.axes[0].containers if lines[0].get_markerfacecolor() != "none"]
+    assert set(ours[-1].get_ydata()) == {60.0}
+
+
+def test_published_cells_are_drawn_next_to_ours():
+    experiment = load_experiment("sgd").subset(dataset=["texas"], init=["bal-o"])
+    results = [result for cell in experiment.cells for result in cell_results(cell, [50, 60])]
+    (ax,) = draw_without_recordings(experiment, results).axes
+    _, paper = (lines[0] for lines in ax.containers)
+    expected = [experiment.published["texas", depth, "bal-o"]["accuracy"] for depth in (2, 5, 10, 20, 40)]
+    assert paper.get_ydata().tolist() == expected
 
 
 def test_many_missing_cells_are_counted():
@@ -120,9 +130,9 @@ def test_figure_is_found_by_key_not_by_experiment_name(store):
 
 
 def test_experiment_without_a_figure_is_rejected():
-    assert not has_figure(load_experiment("sgd"))
-    with pytest.raises(SpecError, match=r"no figure of sgd(.|\n)*one of: accuracy, conservation"):
-        check_figure(load_experiment("sgd"))
+    assert not has_figure(load_experiment("gat-v1"))
+    with pytest.raises(SpecError, match=r"no figure of gat-v1(.|\n)*one of: accuracy, conservation"):
+        check_figure(load_experiment("gat-v1"))
 
 
 def test_unknown_figure_is_rejected():

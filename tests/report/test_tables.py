@@ -139,6 +139,17 @@ def test_bar_in_a_name_does_not_end_a_markdown_cell():
     assert r"a \| b" in rows[2]
 
 
+def test_tags_are_inert_in_markdown():
+    tag = "<img src=x onerror=alert(1)>"
+    text = SMALL.replace("[grid]", f'[variants]\n"{tag}" = {{}}\n[grid]').replace(
+        "[[published]]", f'[[published]]\nvariant = "{tag}"'
+    )
+    markdown = as_markdown(replace(table_report(parse_experiment(text, "small", "small.toml"), []), title="a < b </p>"))
+    assert "<img" not in markdown
+    assert "&lt;img src=x" in markdown
+    assert "a < b &lt;/p>" in markdown
+
+
 def test_csv_has_full_precision():
     rows = list(csv.DictReader(io.StringIO(as_csv(small_report({("cora", 10, "bal-o"): ([78, 80], 200)})))))
     assert len(rows) == 8

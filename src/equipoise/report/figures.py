@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import nan
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -30,6 +31,7 @@ from equipoise.report.plots.dynamics import (
 from equipoise.report.summary import group_by_scheme, summarize
 
 MAX_MISSING_LISTED = 6
+PUBLISHED = {"accuracy": "accuracy", "accuracy_ci": "ci"}  # column → published measure
 OPTIMIZER_TITLES = {"sgd": "SGD", "adam": "Adam"}
 # Panels of the conservation figure: title or scheme → variant of the experiment.
 RESIDUAL_VARIANTS = {"GD": "delta-gd", "Adam": "delta-adam"}
@@ -149,6 +151,9 @@ def _accuracy_figure(runs: ExperimentRuns) -> Figure:
         row = {"depth": position["depth"], "scheme": position["init"]}
         row[panel] = position.get(panel, getattr(cell.specs[0], panel, ""))
         row |= {"accuracy": summary.accuracy.mean, "accuracy_ci": summary.accuracy.ci}
+        if any("accuracy" in cells for cells in experiment.published.values()):
+            published = experiment.published.get(cell.coordinates, {})
+            row |= {f"paper_{name}": published.get(key, nan) for name, key in PUBLISHED.items()}
         rows.append({**row, "epochs": summary.epochs.mean, "epochs_ci": summary.epochs.ci})
     if not rows:
         raise _no_runs_error(experiment, f"no run of {experiment.name} is in the store")

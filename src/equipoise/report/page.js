@@ -168,8 +168,9 @@
     const width = Math.max(300, container.clientWidth || 700), height = Math.max(240, Math.min(380, width * 0.5));
     const left = 62, right = width - 22, top = 24, bottom = height - 36;
     const last = Math.max(2, ...curves.map((curve) => curve.epochs.at(-1)));
-    const low = log ? Math.min(...values) : Math.min(0, ...values);
-    const [firstEpoch, lastEpoch] = zoom?.epochs ?? [1, last], [lowest, highest] = zoom?.values ?? [low, Math.max(...values)];
+    const least = Math.min(...values), most = Math.max(...values);
+    const low = log || (least > most / 2 && least < most) ? least : Math.min(0, least); // from 0 unless the curves differ by little
+    const [firstEpoch, lastEpoch] = zoom?.epochs ?? [1, last], [lowest, highest] = zoom?.values ?? [low, most];
     const x = linearScale(firstEpoch, lastEpoch, left, right), y = (log ? logScale : linearScale)(lowest, highest, bottom, top);
     const svg = element("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": data.measures[measure] }, null, container);
     const clip = element("clipPath", { id: "curve-clip" }, null, svg);

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from equipoise.data.catalog import METRIC_TITLES
 from equipoise.experiments.experiment import Experiment
+from equipoise.inert_text import escape_formula
 from equipoise.report.claims import Comparison, Judgement, Verdict, judge_claims, judge_published
 from equipoise.report.depth_chart import Panel, depth_panels
 from equipoise.report.describe import describe_recordings
@@ -18,6 +20,7 @@ from equipoise.report.summary import Estimate, RunResult, TableRow, summarize, t
 COLUMN_TITLES = {"dataset": "data set", "depth": "L", "variant": "variation"}
 MISSING = "missing"
 MAX_COMPARISONS = 6  # comparisons of a claim that are written out
+HTML_TAG = re.compile(r"<(?=[A-Za-z/!?])")  # Markdown passes tags on to the page; a name may contain one
 
 
 @dataclass(frozen=True)
@@ -281,7 +284,7 @@ def as_markdown(report: TableReport) -> str:
     for heading, items in (("Claims", claims), ("Observations", observations), ("Notes", report.notes)):
         if items:
             lines += ["", f"{heading}:", "", *(f"- {item}" for item in items)]
-    return "\n".join(lines) + "\n"
+    return HTML_TAG.sub("&lt;", "\n".join(lines) + "\n")
 
 
 def as_latex(report: TableReport) -> str:
@@ -312,7 +315,7 @@ def as_csv(report: TableReport) -> str:
 
 
 def records_csv(records: Sequence[dict[str, object]]) -> str:
-    """Render records as CSV; None becomes an empty field, booleans become ``true`` and ``false``."""
+    """Render records as CSV: None becomes an empty field, booleans ``true`` and ``false``; formulas are escaped."""
     if not records:
         return ""
     text = io.StringIO()
@@ -332,6 +335,8 @@ FORMATS: dict[str, tuple[Callable[[TableReport], str], str]] = {  # name → (re
 def _csv_value(value: object) -> object:
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, str):
+        return escape_formula(value)
     return "" if value is None else value
 
 

@@ -33,6 +33,28 @@ def test_means_and_intervals_are_drawn(summary):
     assert high - low == pytest.approx(3.0)
 
 
+def test_panels_of_one_measure_wrap_and_share_their_axes(summary):
+    wide = pd.concat([summary.assign(width=width) for width in range(6)])
+    wide = wide[(wide.width < 5) | (wide.depth == 2)]
+    figure = draw_accuracy(wide, {}, panel="width", measures=("accuracy",))
+    assert [ax.get_visible() for ax in figure.axes] == [True] * 6 + [False] * 2
+    assert [ax.get_ylabel() != "" for ax in figure.axes] == [True, False, False, False, True, False, False, False]
+    assert figure.axes[5].get_xlim() == figure.axes[0].get_xlim()
+    assert figure.axes[5].get_ylim() == figure.axes[0].get_ylim()
+
+
+def test_published_numbers_are_open_markers(summary):
+    one = summary[summary.width == 64].assign(paper_accuracy=70.0, paper_accuracy_ci=2.0)
+    figure = draw_accuracy(one, {}, measures=("accuracy",))
+    (ax,) = figure.axes
+    ours, paper, *_ = (container[0] for container in ax.containers)
+    assert ours.get_markerfacecolor() != "none"
+    assert paper.get_markerfacecolor() == "none"
+    assert paper.get_ydata().tolist() == [70.0] * 3
+    assert "open markers: published" in figure.get_supxlabel()
+    assert ax.get_legend_handles_labels()[1] == ["xav", "bal-o"]
+
+
 def test_missing_columns_are_named(summary):
     with pytest.raises(EquipoiseError, match="the summary has no epochs_ci"):
         draw_accuracy(summary.drop(columns="epochs_ci"), {})

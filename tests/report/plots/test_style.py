@@ -3,7 +3,14 @@ from matplotlib.figure import Figure
 
 from equipoise.errors import EquipoiseError
 from equipoise.init.schemes import SCHEMES
-from equipoise.report.plots.style import OTHER_STYLE, SCHEME_STYLES, add_caption, line_style, save_figure
+from equipoise.report.plots.style import (
+    OTHER_STYLE,
+    SCHEME_STYLES,
+    add_caption,
+    layer_colour,
+    line_style,
+    save_figure,
+)
 
 
 @pytest.fixture
@@ -18,6 +25,15 @@ def test_every_scheme_has_a_style_and_a_title():
     own = {scheme: style for scheme, style in SCHEME_STYLES.items() if scheme != "default"}
     assert len({style.colour for style in own.values()}) == len(own)
     assert line_style("unknown")["color"] == OTHER_STYLE.colour
+
+
+def test_last_layer_is_visible_on_white():
+    """The contrast of graphics is at least 3 to 1, by the definition of the Web Content Accessibility Guidelines."""
+    linear = [
+        value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in layer_colour([1, 5], 5)
+    ]
+    luminance = sum(weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear[:3], strict=True))
+    assert 1.05 / (luminance + 0.05) >= 2.995
 
 
 def test_caption_is_wrapped_to_the_width_of_the_figure(figure):

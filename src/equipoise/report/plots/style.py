@@ -33,8 +33,8 @@ MARKERS = ("o", "s", "^", "D")
 INCOMING_MARKER, OUTGOING_MARKER, MEAN_MARKER = "^", "v", "o"
 
 CAPTION_CHARACTERS_PER_INCH = 15
-# Viridis without its lightest end, which is hard to see on white; it is monotonic in lightness.
-LAYER_COLOURS, LIGHTEST = colormaps["viridis"], 0.88
+# Viridis, which is monotonic in lightness, up to a contrast of 3 to white; the page inverts lightness in dark mode.
+LAYER_COLOURS, LIGHTEST = colormaps["viridis"], 0.6
 
 
 class SchemeStyle(NamedTuple):
