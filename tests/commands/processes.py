@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -45,7 +46,10 @@ def start_command(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def start_python(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-    """Start Python with the sources of this repository in a folder, as a new process group."""
+    """Start Python with the sources of this repository in a folder, as a new process group that reacts to Ctrl-C.
+
+    Shells start background jobs with SIGINT ignored, and children inherit that: ``make test &`` would fail.
+    """
     paths = [str(Path(__file__).parents[2] / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
     return subprocess.Popen(
         [sys.executable, *arguments],
@@ -55,4 +59,9 @@ def start_python(folder: Path, *arguments: str, **environment: str) -> subproces
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=_restore_interrupt,  # noqa: PLW1509 - the test process starts no threads of its own
     )
+
+
+def _restore_interrupt() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

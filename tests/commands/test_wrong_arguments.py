@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from equipoise.cli import app
 from equipoise.errors import EquipoiseError, is_out_of_memory
 from equipoise.experiments.store import Store
+from tests.commands.processes import start_python
 
 GRID = '[grid]\ndataset = ["cora", "texas"]\ndepth = [2, 3]\nlr = 0.1\n'
 HUGE = "9" * 24
@@ -88,15 +89,9 @@ def test_failed_allocation():
     assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
 
 
-def test_interrupted_demo():
+def test_interrupted_demo(tmp_path):
     """Ctrl-C reaches the demo and its worker processes."""
-    demo = subprocess.Popen(
-        [sys.executable, "-m", "equipoise", "demo", "--epochs", "100000", "--jobs", "2"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    demo = start_python(tmp_path, "-m", "equipoise", "demo", "--epochs", "100000", "--jobs", "2")
     for line in demo.stdout:
         if "four initialisation schemes" in line:
             break
