@@ -10,7 +10,7 @@ from equipoise.laws.explain import explain
 from equipoise.laws.rebalance import rebalance_
 from tests.networks import CLASSES, FEATURES, Chain, gatv2, graph
 
-X = torch.randn(9, 5)
+X = torch.randn(9, 5, generator=torch.Generator().manual_seed(0))
 
 
 def between_linear_layers(*modules: nn.Module) -> nn.Module:

@@ -13,7 +13,7 @@ from equipoise.laws.discover import discover
 from equipoise.laws.explain import explain
 from tests.networks import FEATURES, graph
 
-X = torch.randn(20, 8)
+X = torch.randn(20, 8, generator=torch.Generator().manual_seed(0))
 NEARLY_HOMOGENEOUS = {
     "ReLU6": nn.ReLU6(),
     "Hardtanh": nn.Hardtanh(-20, 20),

@@ -12,7 +12,7 @@ from equipoise.laws.rebalance import rebalance_
 from equipoise.laws.telescope import telescope
 from equipoise.training.batched_laws import BatchedLaws
 
-X = torch.randn(9, 5, dtype=torch.float64)
+X = torch.randn(9, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
 class Hypernetwork(nn.Module):
@@ -138,15 +138,15 @@ def test_gradient_flow_conserves_the_weighted_norms():
     torch.manual_seed(0)
     model = Power(2).double()
     laws = discover(model, X)
-    optimizer, before = torch.optim.SGD(model.parameters(), lr=0.1), imbalance(laws)
+    optimizer, before = torch.optim.SGD(model.parameters(), lr=0.01), imbalance(laws)
     predicted = [torch.zeros_like(c) for c in before]
     for _ in range(5):
         optimizer.zero_grad()
         model(X).square().mean().backward()
-        predicted = [total + law.predicted_drift(0.1) for total, law in zip(predicted, laws, strict=True)]
+        predicted = [total + law.predicted_drift(0.01) for total, law in zip(predicted, laws, strict=True)]
         optimizer.step()
     for old, new, drift in zip(before, imbalance(laws), predicted, strict=True):
-        assert float((new - old).abs().max()) > 1e-6
+        assert float((new - old).abs().max()) > 1e-8
         torch.testing.assert_close(new - old, drift, rtol=1e-8, atol=1e-13)
 
 

@@ -8,7 +8,7 @@ from equipoise.errors import EquipoiseError, ForwardError, ModelError, OutputErr
 from equipoise.laws.discover import discover
 from equipoise.laws.explain import explain
 
-X = torch.randn(6, 5)
+X = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
 
 
 def mlp() -> nn.Sequential:

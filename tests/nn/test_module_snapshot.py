@@ -9,7 +9,8 @@ from equipoise.nn.fused_stack import can_fuse
 from equipoise.nn.module_snapshot import ModuleSnapshot
 from equipoise.nn.stack import Stack
 
-X, EDGES = torch.randn(10, 8), torch.randint(0, 10, (2, 30))
+GENERATOR = torch.Generator().manual_seed(0)
+X, EDGES = torch.randn(10, 8, generator=GENERATOR), torch.randint(0, 10, (2, 30), generator=GENERATOR)
 HIDDEN = 2  # a layer other than the first
 
 
