@@ -16,7 +16,11 @@ def split(data: Data, owner: Tensor, parts: int, name: str = "test") -> list[Par
     """Split a graph by the owner of its nodes; an owner may have no node."""
     classes = int(data.y.max()) + 1
     manifest = Manifest(name, parts, data.num_nodes, data.num_edges, data.num_features, classes, "test", name)
-    own = [(owner == rank).nonzero().view(-1) for rank in range(parts)]
+    source, target = data.edge_index
+    reads_halo = torch.zeros(data.num_nodes, dtype=torch.bool)
+    reads_halo[target[owner[source] != owner[target]]] = True
+    inner, boundary = (~reads_halo).nonzero().view(-1), reads_halo.nonzero().view(-1)
+    own = [torch.cat([inner[owner[inner] == rank], boundary[owner[boundary] == rank]]) for rank in range(parts)]
     halos, result = [], []
     for rank in range(parts):
         source, target = data.edge_index[:, owner[data.edge_index[1]] == rank]

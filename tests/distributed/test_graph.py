@@ -1,15 +1,12 @@
 """Layers on a DistributedGraph, in groups of two, three and four processes, against one process."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import nn
 from torch.autograd import gradcheck
 from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, GINConv, GraphConv, SAGEConv, TransformerConv
 
-from equipoise.distributed.graph import DistributedGraph, inner_first
-from equipoise.distributed.overlap import plan_overlap
+from equipoise.distributed.graph import DistributedGraph
 from equipoise.errors import GraphError
 from equipoise.nn import distributed_gatv2
 from equipoise.nn.fused_convs import fuse_
@@ -73,7 +70,6 @@ def run_all_layers(rank, world_size):
         graph, out_grad = DistributedGraph(part), output_gradient(data.num_nodes)[part.own]
         for name in LAYERS:
             results[case, name] = (part.own, *run_layer(name, part.x, graph, part.edge_attr, out_grad))
-        results |= {(f"{case}, inner first", name): value for name, value in run_in_another_order(part).items()}
         results["symmetric", case] = run_symmetric(case, rank, world_size)
     results["ring"] = run_on_ring(rank, world_size)
     return results | {"second derivative": check_second_derivatives(part, graph), "refused": refusals(part, graph)}
@@ -123,15 +119,6 @@ def run_on_ring(rank, world_size):
     return part.own, results, penalty_gradient("gatv2 without loops", part.x, graph, out_grad)
 
 
-def run_in_another_order(part):
-    """Layers on own nodes in the order inner nodes first; results in the order of the part."""
-    order, results = inner_first(part), {}
-    graph, out_grad = DistributedGraph(part, order=order), output_gradient(part.num_nodes)[part.own[order]]
-    for name in ("gatv2 shared", "gat edge features", "gcn weighted", "sage narrow", "lipschitz-gat"):
-        results[name] = (part.own[order], *run_layer(name, part.x[order], graph, part.edge_attr, out_grad))
-    return results
-
-
 def penalty_gradient(name, x, edge_index, out_grad):
     """Gradient of the squared gradient with respect to the input: second derivatives."""
     conv, x = layer(name), x.clone().requires_grad_()
@@ -178,7 +165,7 @@ def one_process():
     return {name: run_layer(name, data.x, data.edge_index, data.edge_attr, out_grad) for name in LAYERS}
 
 
-@pytest.mark.parametrize("case", [*CASES, *(f"{case}, inner first" for case in CASES)])
+@pytest.mark.parametrize("case", CASES)
 def test_layers_equal_one_process(ranks, one_process, case):
     for name in (key[1] for key in ranks[0] if key[0] == case):
         out, dx, gradients = one_process[name]
@@ -219,16 +206,6 @@ def test_overlap_and_recomputed_products_equal_one_process(ranks):
     for run in range(2):
         totals = [sum(g) for g in zip(*(result["ring"][1][run][2] for result in ranks), strict=True)]
         torch.testing.assert_close(totals, gradients, rtol=1e-10, atol=1e-10)
-
-
-def test_inner_nodes_come_first():
-    data = ring()
-    part = split(data, torch.arange(data.num_nodes) // 1000, 2)[0]  # of its nodes, only the first reads the halo
-    order = inner_first(part)
-    assert order.tolist() == [*range(1, 1000), 0]
-    plan = plan_overlap(DistributedGraph(replace(part, parts=1), order=order).csr(self_loops=True))
-    assert plan.inner == [(0, 768)]
-    assert plan.boundary == [(768, 1000)]
 
 
 def test_exchange_is_differentiable_twice(ranks):

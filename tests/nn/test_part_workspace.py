@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from equipoise.distributed.graph import DistributedGraph, inner_first
+from equipoise.distributed.graph import DistributedGraph
 from equipoise.nn import part_workspace, stack_plan
 from equipoise.nn.stack import Stack
 from tests.distributed.ranks import run_ranks
@@ -73,9 +73,8 @@ def run_all(rank, world_size):
     grads = output_gradient(data.num_nodes)
     for case in CASES:
         part = split(data, owners(data, world_size, case), world_size)[rank]
-        order = inner_first(part)
-        graph, own = DistributedGraph(part, order=order), part.own[order]
-        x, grad = part.x[order], grads[own]
+        graph, own = DistributedGraph(part), part.own
+        x, grad = part.x, grads[own]
         for name in WIDTHS:
             model = stack(name)
             with counted() as made:

@@ -108,7 +108,7 @@ def measure_rank(folder: Path, case: Case) -> dict[str, Any]:
     from equipoise.bench.competitors import LEARNING_RATE, build_stack
     from equipoise.bench.timing import intervals, peak_memory, reset_peak_memory
     from equipoise.distributed.gradients import sum_gradients, sum_over_ranks
-    from equipoise.distributed.graph import DistributedGraph, inner_first
+    from equipoise.distributed.graph import DistributedGraph
     from equipoise.distributed.parts.loading import load_part
     from equipoise.distributed.process_group import sum_tensor_
     from equipoise.kernels.denormals import flush_denormals
@@ -124,11 +124,10 @@ def measure_rank(folder: Path, case: Case) -> dict[str, Any]:
     model = build_stack(case, _sizes(part))
     assert part.train_mask is not None  # the graphs of all cases have masks and classes
     assert part.y is not None
-    rank, order = part.rank, inner_first(part)
-    graph = DistributedGraph(part, order=order, timeout=600)
-    edge_index, rows = (graph, order) if part.parts > 1 else (part.edge_index, slice(None))
-    x, nodes = select_features(model, part.x[rows]), part.train_mask[rows].nonzero().view(-1)
-    targets, total = part.y[rows][nodes], int(sum_tensor_(torch.tensor([len(nodes)])))
+    rank, graph = part.rank, DistributedGraph(part, timeout=600)
+    edge_index = graph if part.parts > 1 else part.edge_index
+    x, nodes = select_features(model, part.x), part.train_mask.nonzero().view(-1)
+    targets, total = part.y[nodes], int(sum_tensor_(torch.tensor([len(nodes)])))
     del part  # its features are mapped from a file
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     stamps = []

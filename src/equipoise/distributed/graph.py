@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from equipoise.distributed.buffers import BufferPool
@@ -27,12 +26,11 @@ class DistributedGraph:
 
     Args:
         part: the part of this rank.
-        order: order of own nodes in features that layers get, such as that of :func:`inner_first`; by default the
-            order of the part.
         timeout: seconds that a rank waits for the others in one exchange.
 
     Attributes:
         num_own: number of own nodes.
+        edge_index: (2, edges), local indices: sources are own nodes, then the halo; targets are own nodes.
         exchange: what the rank sends and receives.
         buffers: memory of the layers' temporary tensors.
 
@@ -46,30 +44,17 @@ class DistributedGraph:
         >>> out = model(part.x, graph)  # doctest: +SKIP
     """
 
-    def __init__(self, part: Part, *, order: Tensor | None = None, timeout: float = TIMEOUT) -> None:
+    def __init__(self, part: Part, *, timeout: float = TIMEOUT) -> None:
         join_process_group(part.rank, part.parts, timeout=timeout)
         _check_same_partition(part)
-        self.num_own, self.stored_edges, self._index, send = len(part.own), part.edge_index, None, part.send
-        if order is not None:
-            self._index = torch.arange(self.num_own + len(part.halo))
-            self._index[order] = torch.arange(self.num_own)
-            send = tuple(self._index[rows] for rows in part.send)
+        self.num_own, self.edge_index = len(part.own), part.edge_index
         self.buffers = BufferPool()
-        self.exchange = Exchange(self.num_own, send, part.receive, self.buffers)
+        self.exchange = Exchange(self.num_own, part.send, part.receive, self.buffers)
         self._cache: dict[Hashable, Any] = {}
 
     def __repr__(self) -> str:
-        sizes = f"own={self.num_own}, halo={self.exchange.num_halo}, edges={self.stored_edges.shape[1]}"
+        sizes = f"own={self.num_own}, halo={self.exchange.num_halo}, edges={self.edge_index.shape[1]}"
         return f"{type(self).__name__}({sizes})"
-
-    @property
-    def edge_index(self) -> Tensor:
-        """(2, edges), local indices: sources are own nodes, then the halo; targets are own nodes."""
-        index = self._index
-        if index is None:
-            return self.stored_edges
-        edges: Tensor = self.cached("edge_index", lambda: index[self.stored_edges])
-        return edges
 
     def csr(self, self_loops: bool) -> CSRGraph:
         """The sorted graph, from own nodes and halo to own nodes; built once.
@@ -96,9 +81,7 @@ class DistributedGraph:
         return plan
 
     def _build_csr(self, self_loops: bool) -> CSRGraph:
-        # Not `self.edge_index`, which would stay in memory.
-        edges = self.stored_edges if self._index is None else self._index[self.stored_edges]
-        return build_graph(edges, (self.num_own + self.exchange.num_halo, self.num_own), self_loops)
+        return build_graph(self.edge_index, (self.num_own + self.exchange.num_halo, self.num_own), self_loops)
 
     def append_halo(self, rows: Tensor) -> Tensor:
         """Rows of all sources: those given, of own nodes, and those of the halo, which their owners send.
@@ -141,21 +124,6 @@ class DistributedGraph:
         if key not in self._cache:
             self._cache[key] = build()
         return self._cache[key]
-
-
-def inner_first(part: Part) -> Tensor:
-    """Own nodes that read no halo, then the others: the order in which the former can be computed during an exchange.
-
-    Args:
-        part: the part.
-
-    Returns:
-        (own nodes), a permutation of local indices.
-    """
-    source, target = part.edge_index
-    reads_halo = torch.zeros(len(part.own), dtype=torch.bool)
-    reads_halo[target[source >= len(part.own)]] = True
-    return torch.cat([(~reads_halo).nonzero().view(-1), reads_halo.nonzero().view(-1)])
 
 
 def all_sources(edge_index: Any, rows: Tensor) -> Tensor:

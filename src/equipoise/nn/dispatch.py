@@ -101,7 +101,7 @@ def fallback_reason(
     """
     if isinstance(edge_index, DistributedGraph):
         edge_index.check_features(x, type(conv).__name__)
-        reason = fallback_reason(conv, x, edge_index.stored_edges, *extras, edge_attr=edge_attr)
+        reason = fallback_reason(conv, x, edge_index.edge_index, *extras, edge_attr=edge_attr)
         return _refuse(conv, reason or ("" if size is None else f"size={size}"))
     for part in x if isinstance(x, tuple | list) else (x,):
         if isinstance(part, Tensor) and part.layout != torch.strided and not torch.compiler.is_compiling():

@@ -14,7 +14,7 @@ from torch_geometric.nn import MessagePassing
 from torch_geometric.nn import norm as pyg_norms
 
 from equipoise.distributed.gradients import check_equal_weights, sum_gradients, sum_over_ranks
-from equipoise.distributed.graph import DistributedGraph, inner_first
+from equipoise.distributed.graph import DistributedGraph
 from equipoise.distributed.parts.part import Part
 from equipoise.distributed.process_group import TIMEOUT, all_agree, gather_objects, raise_on_all_ranks, sum_tensor_
 from equipoise.errors import TrainingError
@@ -66,16 +66,13 @@ class PartSource(FullBatch):
         *,
         timeout: float = TIMEOUT,
     ) -> None:
-        order = inner_first(part)
-        graph = DistributedGraph(part, order=order, timeout=timeout)
+        graph = DistributedGraph(part, timeout=timeout)
         check_modules(model)
         check_equal_weights(model)
         tensors = {name: getattr(part, name) for name in ("x", "y", *(f"{split}_mask" for split in SPLITS))}
-        if part.parts == 1:  # the whole graph, on which a stack runs as one function
-            data, self.own = Data(edge_index=part.edge_index, **tensors), part.own
-        else:
-            ordered = {name: None if rows is None else rows[order] for name, rows in tensors.items()}
-            data, self.own = Data(edge_index=cast(Tensor, graph), **ordered), part.own[order]
+        # A stack runs as one function on the whole graph.
+        edge_index = part.edge_index if part.parts == 1 else cast(Tensor, graph)
+        data, self.own = Data(edge_index=edge_index, **tensors), part.own
         super().__init__(model, data, metric, loss, sparse_features)
 
     def sum_gradients(self) -> None:

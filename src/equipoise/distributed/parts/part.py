@@ -50,7 +50,7 @@ class Part:
         rank: rank of this part, 0 to ``parts`` − 1.
         parts: number of parts.
         num_nodes: nodes of the whole graph.
-        own: (n,) int64, global indices of own nodes, ascending.
+        own: (n,) int64, global indices of own nodes: those that read no halo, ascending, then the others, ascending.
         halo: (h,) int64, global indices of the nodes of other ranks that own nodes read, by owner, then ascending.
         edge_index: (2, e) int64, local indices: sources in [0, n + h), targets in [0, n).
         send: for each rank the local indices of own nodes in its halo, in the order of that halo; empty for this rank.

@@ -1,7 +1,7 @@
 """Write the parts of a graph, given the owner of each node, in passes that read edges and features in chunks.
 
-Memory is linear in the number of nodes. Within a part, nodes and edges keep the order of the whole graph, so every file
-is written from front to back.
+Memory is linear in the number of nodes. Every file is written from front to back: within a part, edges keep the order
+of the whole graph, and so do the nodes that read no halo, and after them those that do.
 """
 
 from __future__ import annotations
@@ -84,8 +84,11 @@ class _PartWriter:
         self.graph, self.owner, self.parts, self.folder, self.report = graph, owner, parts, folder, report
         self.nodes: Int = np.bincount(owner, minlength=parts)
         self.edges: Int = np.zeros(parts, dtype=np.int64)
-        for _, _, target in graph.edge_chunks():
-            self.edges += np.bincount(owner[target], minlength=parts)
+        self.reads_halo = np.zeros(graph.num_nodes, dtype=bool)
+        for _, source, target in graph.edge_chunks():
+            owner_of_target = owner[target]
+            self.edges += np.bincount(owner_of_target, minlength=parts)
+            self.reads_halo[target[owner[source] != owner_of_target]] = True
         self.local = np.empty(graph.num_nodes, dtype=np.int64)  # index of each node in its own part
         self.receive: list[list[int]] = []  # for each part the halo nodes of each owner
         self.files: list[dict[str, FileRecord]] = [{} for _ in range(parts)]
@@ -93,8 +96,8 @@ class _PartWriter:
             part_folder(folder, part).mkdir()
 
     def write_own(self) -> None:
-        """Write the nodes of each part, ascending."""
-        by_owner = np.argsort(self.owner, kind="stable")
+        """Write the nodes of each part; first those that read no halo, which can be computed during an exchange."""
+        by_owner = np.lexsort((self.reads_halo, self.owner))
         for part, own in enumerate(np.split(by_owner, np.cumsum(self.nodes)[:-1])):
             self.local[own] = np.arange(len(own))
             self._write(part, "own", own)
@@ -162,9 +165,13 @@ class _PartWriter:
         """Write features, labels and masks."""
         for name, array in self.graph.node_arrays.items():
             writers = self._row_writers(name, array.shape[1:], array.dtype, self.nodes)
-            for rows in chunks(len(array), array[:1].nbytes):
-                _scatter(writers, self.owner[rows], array[rows])
-                self.report(f"writing {name}", rows.stop, len(array))
+            done = 0
+            for group in (np.flatnonzero(~self.reads_halo), np.flatnonzero(self.reads_halo)):
+                for rows in chunks(len(group), array[:1].nbytes):
+                    nodes = group[rows]
+                    _scatter(writers, self.owner[nodes], array[nodes])
+                    self.report(f"writing {name}", done + rows.stop, len(array))
+                done += len(group)
             self._record(name, writers)
 
     def records(self) -> list[RankRecord]:
