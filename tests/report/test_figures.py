@@ -108,6 +108,20 @@ def test_published_cells_are_drawn_next_to_ours():
     assert paper.get_ydata().tolist() == expected
 
 
+@pytest.mark.parametrize(
+    ("datasets", "depths", "rates"),
+    [
+        (["cora"], [2, 5, 10, 20, 40], "SGD 0.1 (L = 2, 5), 0.05 (L = 10, 20), 0.005 (L = 40),"),
+        (["cora"], [2, 5], "SGD 0.1,"),
+        (["cora", "texas"], [2, 10, 40], "SGD 0.0005 to 0.1,"),
+    ],
+)
+def test_caption_has_the_learning_rates(datasets, depths, rates):
+    experiment = load_experiment("sgd").subset(dataset=datasets, depth=depths, init=["bal-o"])
+    results = [result for cell in experiment.cells for result in cell_results(cell, [50, 60])]
+    assert rates in " ".join(caption_of(draw_without_recordings(experiment, results)).split())
+
+
 def test_many_missing_cells_are_counted():
     experiment = load_experiment("inits")
     figure = draw_without_recordings(experiment, cell_results(experiment.cells[0], [50]))
@@ -118,7 +132,7 @@ def test_many_missing_cells_are_counted():
 def test_own_experiment_over_depth_is_drawn_with_and_without_the_figure_key(key):
     own = parse_experiment(f'{key}draws = ["accuracy"]\n{SMALL}', "own", "own.toml")
     figure = draw_without_recordings(own, make_results(own, COMPLETE))
-    assert [ax.get_title() for ax in figure.axes] == ["dataset cora", "dataset texas"]
+    assert [ax.get_title() for ax in figure.axes] == ["cora", "texas"]
     assert figure.axes[0].get_ylabel() == "test accuracy (%)"
 
 

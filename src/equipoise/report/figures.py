@@ -219,14 +219,8 @@ def _caption_settings(experiment: Experiment, runs: str, missing: Sequence[Cell]
         if len(values) == 1 or name == "dataset":
             settings[title] = ", ".join(map(str, values))
     for optimizer in dict.fromkeys(spec.optimizer for spec in specs):
-        depths_by_lr: dict[float, list[int]] = {}
-        for spec in specs:
-            if spec.optimizer == optimizer:
-                depths_by_lr.setdefault(spec.lr, []).append(spec.depth)
-        settings[OPTIMIZER_TITLES.get(optimizer, optimizer)] = ", ".join(
-            f"{lr:g}" if len(depths_by_lr) == 1 else f"{lr:g} (L = {', '.join(map(str, dict.fromkeys(depths)))})"
-            for lr, depths in depths_by_lr.items()
-        )
+        rates = _learning_rates([spec for spec in specs if spec.optimizer == optimizer])
+        settings[OPTIMIZER_TITLES.get(optimizer, optimizer)] = rates
     settings["at most"] = " and ".join(str(epochs) for epochs in sorted({spec.epochs for spec in specs})) + " epochs"
     settings["runs"] = runs
     if missing:
@@ -237,6 +231,20 @@ def _caption_settings(experiment: Experiment, runs: str, missing: Sequence[Cell]
         more = f" and {len(labels) - MAX_MISSING_LISTED} more" if len(labels) > MAX_MISSING_LISTED else ""
         settings["missing"] = "; ".join(labels[:MAX_MISSING_LISTED]) + more
     return settings
+
+
+def _learning_rates(specs: Sequence[RunSpec]) -> str:
+    """The learning rate, or the depths of each; only their range where runs of one depth have several."""
+    depths_by_rate: dict[float, list[int]] = {}
+    for spec in specs:
+        depths = depths_by_rate.setdefault(spec.lr, [])
+        if spec.depth not in depths:
+            depths.append(spec.depth)
+    if len(depths_by_rate) == 1:
+        return f"{specs[0].lr:g}"
+    if sum(map(len, depths_by_rate.values())) > len({spec.depth for spec in specs}):
+        return f"{min(depths_by_rate):g} to {max(depths_by_rate):g}"
+    return ", ".join(f"{rate:g} (L = {', '.join(map(str, depths))})" for rate, depths in depths_by_rate.items())
 
 
 def _position(experiment: Experiment, cell: Cell) -> dict[str, Value]:

@@ -33,14 +33,14 @@ def test_means_and_intervals_are_drawn(summary):
     assert high - low == pytest.approx(3.0)
 
 
-def test_panels_of_one_measure_wrap_and_share_their_axes(summary):
-    wide = pd.concat([summary.assign(width=width) for width in range(6)])
-    wide = wide[(wide.width < 5) | (wide.depth == 2)]
+def test_panels_of_one_measure_fill_rows_of_equal_length(summary):
+    wide = pd.concat([summary.assign(width=width) for width in range(5)])
+    wide = wide[(wide.width < 4) | (wide.depth == 2)]
     figure = draw_accuracy(wide, {}, panel="width", measures=("accuracy",))
-    assert [ax.get_visible() for ax in figure.axes] == [True] * 6 + [False] * 2
-    assert [ax.get_ylabel() != "" for ax in figure.axes] == [True, False, False, False, True, False, False, False]
-    assert figure.axes[5].get_xlim() == figure.axes[0].get_xlim()
-    assert figure.axes[5].get_ylim() == figure.axes[0].get_ylim()
+    assert [ax.get_visible() for ax in figure.axes] == [True] * 5 + [False]
+    assert [ax.get_ylabel() != "" for ax in figure.axes] == [True, False, False] * 2
+    assert figure.axes[4].get_xlim() == figure.axes[0].get_xlim()
+    assert figure.axes[4].get_ylim() == figure.axes[0].get_ylim()
 
 
 def test_published_numbers_are_open_markers(summary):

@@ -49,8 +49,8 @@ def draw_accuracy(
         raise EquipoiseError(f"the summary has no {', '.join(missing)}", where=f"columns: {', '.join(summary.columns)}")
     groups = [(str(name), rows) for name, rows in summary.groupby(panel, sort=False)] if panel else [("", summary)]
     depths = sorted(summary["depth"].unique())  # the same axis in all panels
-    columns = len(groups) if len(measures) > 1 else min(len(groups), COLUMNS)
-    height = len(measures) if len(measures) > 1 else ceil(len(groups) / columns)
+    height = len(measures) if len(measures) > 1 else ceil(len(groups) / COLUMNS)
+    columns = len(groups) if len(measures) > 1 else ceil(len(groups) / height)  # rows of equal length
     figure = Figure(figsize=(max(3.5 * columns, 7.5), 3.5 * height), layout="constrained")
     axes = figure.subplots(height, columns, squeeze=False, sharey="row" if len(measures) > 1 else True)
     for measure, row in zip(measures, axes if len(measures) > 1 else [axes.ravel()], strict=True):
@@ -58,7 +58,8 @@ def draw_accuracy(
             _draw_schemes(ax, rows, measure)
             set_depth_axis(ax, depths)
             ax.set_xlim(depths[0] / DEPTH_MARGIN, depths[-1] * DEPTH_MARGIN)
-            finish_axes(ax, f"{panel} {name}" if panel and measure == measures[0] else "", "layers L")
+            title = name if panel in (None, "dataset") else f"{panel} {name}"
+            finish_axes(ax, title if measure == measures[0] else "", "layers L")
         for ax in row[len(groups) :]:
             ax.set_visible(False)
         for ax in row[::columns]:
