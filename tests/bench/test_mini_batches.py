@@ -46,10 +46,11 @@ def test_memory_is_flat_over_many_graphs():
             edge_index = torch.randint(nodes, (2, 10_000), generator=generator)
             model(torch.rand(nodes, 8, generator=generator), edge_index).sum().backward()
 
+    entries = len(GRAPH_CACHE._entries)  # of graphs that are still in use elsewhere
     train_on(500)
     reset_peak_memory()
     before = peak_memory()
     train_on(4_500)
     assert peak_memory() - before < 4 * 2**20  # the sorted graphs would need 900 MB
     gc.collect()
-    assert len(GRAPH_CACHE._entries) == 0
+    assert len(GRAPH_CACHE._entries) <= entries

@@ -98,7 +98,7 @@ def further_experiment_names() -> list[str]:
 
     Example:
         >>> further_experiment_names()
-        ['biases', 'calibration', 'transformer', 'very-deep', 'when-balance-helps']
+        ['biases', 'calibration', 'transformer', 'variations-apart', 'very-deep', 'when-balance-helps']
     """
     return _names("beyond")
 
