@@ -2,7 +2,7 @@
 ==================
 
 A new message-passing layer gets its laws for free: ``discover`` reads them off the gradients and knows no layer types.
-To initialise it with a balanced scheme, register a small function that states the role of each parameter.
+The laws also show the role of each parameter, so balanced schemes work on the layer as well.
 """
 
 import matplotlib.pyplot as plt
@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing
 
 import equipoise as eq
-from equipoise.init.layers import ParameterRoles, roles_of
 
 # %%
 # The layer of this example weights each neighbour by a gate that compares its features with those of the target node:
@@ -64,23 +63,14 @@ for law in eq.discover(Network([data.num_features, 32, 32, data.classes]), small
 # Each neuron balances row ``i`` of its matrix against entry ``i`` of the gate's vector and column ``i`` of the next
 # matrix: the same law as for a GAT layer.
 #
-# Balanced schemes need to know more than laws: which matrix carries the features, and which vector scores neighbours.
-# Register the roles once; subclasses inherit them.
-
-
-@roles_of.register(SimilarityConv)
-def similarity_conv_roles(conv: SimilarityConv) -> ParameterRoles:
-    return ParameterRoles(features=(conv.lin.weight,), attention=(conv.att,))
-
-
-# %%
-# From here on ``initialize_`` treats it as any other layer. Compare two schemes in a network of eight layers.
+# ``initialize_`` reads the roles of parameters off the laws: the matrix writes neurons, the vector reads them without
+# making the output larger, so it is attention. Compare two schemes in a network of eight layers.
 
 histories, imbalances = {}, {}
 for scheme in ("xav", "bal-o"):
     torch.manual_seed(0)
     model = Network([data.num_features, *[32] * 7, data.classes])
-    eq.initialize_(model, scheme, generator=torch.Generator().manual_seed(0))
+    eq.initialize_(model, scheme, inputs=(small_x, small_edges), generator=torch.Generator().manual_seed(0))
     laws = eq.discover(model, small_x, small_edges)
     imbalances[scheme] = [law.relative_imbalance().abs().mean().item() for law in laws]
     histories[scheme] = eq.train(model, data, optimizer="adam", lr=0.005, epochs=50)

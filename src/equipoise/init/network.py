@@ -1,7 +1,8 @@
 """Initialisation of any network along its laws, where the layers do not form a chain.
 
-Roles of parameters come from :func:`~equipoise.init.layers.roles_of` where a module is known; a parameter of an unknown
-module keeps its value. The laws tell which rows of a weight matrix write hidden neurons and which columns read them:
+Roles of parameters come from :func:`~equipoise.init.layers.roles_of` where a module is known, and from the laws
+(:mod:`equipoise.init.inferred_roles`) where it is not. The laws tell which rows of a weight matrix write hidden neurons
+and which columns read them:
 
     row i is incoming in a law        the matrix writes hidden neuron i
     column i is outgoing in a law     the matrix reads hidden neuron i
@@ -12,15 +13,19 @@ with the order and the norms taken from the laws instead of from a chain of laye
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
 from typing import TYPE_CHECKING
 
 import torch
+import torch_geometric.nn as pyg
 from torch import Generator, Tensor, nn
 
 from equipoise.errors import BalanceError, ChoiceError
 from equipoise.init.balance import ParameterValues, initial_norms
+from equipoise.init.inferred_roles import Grows, MatrixAxes, infer_roles, matrix_axes, runs_along_axes
 from equipoise.init.layers import ParameterRoles, Parameters, roles_of
 from equipoise.init.matrices import Position, looks_linear, normal, orthogonal, xavier
 from equipoise.laws.law import Law
@@ -32,8 +37,11 @@ if TYPE_CHECKING:
 QUERY_KEY_GAIN = 0.3  # relative to orthogonal matrices (docs/guide/initialisation.md, "Graph transformers")
 
 
-def network_roles(model: nn.Module, laws: Sequence[Law]) -> ParameterRoles:
-    """Return the roles of all parameters of a network; those of unknown modules have none.
+def network_roles(model: nn.Module, laws: Sequence[Law], grows: Callable[[], Grows] | None = None) -> ParameterRoles:
+    """Return the roles of all parameters of a network.
+
+    Known layers determine the roles of their parameters, the laws those of all others; some have none. A linear module
+    outside a known layer is what the laws say: a layer, a projection to queries, or the scores of attention.
 
     A learned skip is zero at initialisation. If it is all that one side of a law has, it is a feature weight instead:
     a hidden neuron that nothing reads, or that reads nothing, could not be balanced.
@@ -41,22 +49,36 @@ def network_roles(model: nn.Module, laws: Sequence[Law]) -> ParameterRoles:
     Args:
         model: any network.
         laws: its laws.
+        grows: makes the test of :func:`~equipoise.init.inferred_roles.infer_roles`; called if it is needed.
 
     Returns:
         The roles; ``heads`` and ``concat`` have no meaning for a whole network.
     """
     groups: dict[str, dict[nn.Parameter, None]] = {name: {} for name in ROLE_NAMES}
     assigned: set[nn.Parameter] = set()
+    linear: set[nn.Parameter] = set()
     for module in model.modules():  # outer modules first: a layer's roles have precedence over those of its parts
         roles = roles_of(module)
         if roles is None:
             continue
         # Like a skip, a second feature matrix (W_t, which only takes part in attention scores) is zero if balanced.
         roles = replace(roles, features=roles.features[:1], skip=roles.features[1:] + roles.skip)
+        if isinstance(module, nn.Linear | pyg.Linear):
+            linear |= {parameter for parameter in roles.features if parameter not in assigned}
         for name in ROLE_NAMES:
             parameters = [parameter for parameter in getattr(roles, name) if parameter not in assigned]
             groups[name] |= dict.fromkeys(parameters)
             assigned.update(parameters)
+    if not assigned - linear >= set(model.parameters()):
+        inferred = infer_roles(laws, grows and grows())
+        for parameter in model.parameters():
+            role = inferred.get(parameter)
+            if role is not None and parameter not in assigned:
+                groups[role][parameter] = None
+                assigned.add(parameter)
+            elif parameter in linear and role in ("attention", "query_key"):
+                del groups["features"][parameter]
+                groups[role][parameter] = None
     for law in laws:
         for side in (law.incoming, law.outgoing):
             members = dict.fromkeys(slot.parameter for slot in side)
@@ -91,7 +113,8 @@ def draw_network(
     values = {W: _draw_matrix(W, laws, scheme, generator) for W in roles.features}
     for W in roles.query_key:
         draw = orthogonal if scheme.looks_linear else xavier
-        values[W] = draw(W.shape[0], W.shape[1], generator) * (1.0 if scheme.attention else QUERY_KEY_GAIN)
+        gain = 1.0 if scheme.attention else QUERY_KEY_GAIN
+        values[W] = gain * _draw_slices(W, _axes_of(W, laws), partial(draw, generator=generator))
     values |= draw_other_roles(roles, scheme, generator)
     return {parameter: value.double() for parameter, value in values.items()}
 
@@ -123,15 +146,31 @@ class _Block:
         return self.hidden and self.size % 2 == 0
 
 
-def _blocks(W: nn.Parameter, laws: Sequence[Law], axis: int) -> list[_Block]:
-    """Divide an axis of a matrix by the laws that contain it."""
-    stride = W.shape[1] if axis == 0 else 1
-    slots = {slot for law in laws for slot in law.slots if slot.parameter is W and slot.axes == (axis, axis)}
+def _axes_of(W: nn.Parameter, laws: Sequence[Law]) -> MatrixAxes:
+    axes = None if W.ndim == 2 else matrix_axes(W, laws)
+    return MatrixAxes((0,), (1,)) if axes is None else axes
+
+
+def _draw_slices(W: nn.Parameter, axes: MatrixAxes, draw: Callable[[int, int], Tensor]) -> Tensor:
+    """Draw a parameter as one matrix, or as several slices whose sum has the size of one."""
+    order = (*axes.slices, *axes.rows, *axes.columns)
+    slices, rows, columns = (prod(W.shape[axis] for axis in group) for group in (axes.slices, axes.rows, axes.columns))
+    drawn = torch.stack([draw(rows, columns) for _ in range(slices)])
+    inverse = sorted(range(W.ndim), key=order.__getitem__)
+    return drawn.div(slices**0.5).reshape([W.shape[axis] for axis in order]).permute(inverse).contiguous()
+
+
+def _blocks(W: nn.Parameter, laws: Sequence[Law], axes: Sequence[int]) -> list[_Block]:
+    """Divide some axes of a parameter, read as one, by the laws that contain them."""
+    size = prod(W.shape[axis] for axis in axes)
+    if not axes:
+        return [_Block(0, 1, hidden=False)]
+    slots = {slot for law in laws for slot in law.slots if slot.parameter is W and slot.axes == (axes[0], axes[-1])}
     starts = {
         fold * slot.length + slot.start: slot.neurons
         for slot in slots
-        if slot.inner == stride
-        for fold in range(W.shape[axis] // slot.length)
+        if runs_along_axes(slot)
+        for fold in range(size // slot.length)
     }
     blocks, end = list[_Block](), 0
     for start in sorted(starts):
@@ -139,25 +178,26 @@ def _blocks(W: nn.Parameter, laws: Sequence[Law], axis: int) -> list[_Block]:
             blocks.append(_Block(end, start - end, hidden=False))
         blocks.append(_Block(start, starts[start], hidden=True))
         end = start + starts[start]
-    if end < W.shape[axis]:
-        blocks.append(_Block(end, W.shape[axis] - end, hidden=False))
+    if end < size:
+        blocks.append(_Block(end, size - end, hidden=False))
     return blocks
 
 
 def _draw_matrix(W: nn.Parameter, laws: Sequence[Law], scheme: Scheme, generator: Generator | None) -> Tensor:
-    rows, columns = _blocks(W, laws, 0), _blocks(W, laws, 1)
+    axes = _axes_of(W, laws)
+    rows, columns = _blocks(W, laws, axes.rows), _blocks(W, laws, axes.columns)
     hidden = any(block.hidden for block in rows) and any(block.hidden for block in columns)
     draw = scheme.hidden if hidden else scheme.ends
-    if draw is xavier and not scheme.looks_linear:
-        return xavier(W.shape[0], W.shape[1], generator)
-    if not scheme.looks_linear:
-        return torch.cat([torch.cat([draw(r.size, c.size, generator) for c in columns], dim=1) for r in rows])
-    return torch.cat(
-        [
-            torch.cat([looks_linear(draw, r.size, c.size, _position(r, c), generator) for c in columns], dim=1)
-            for r in rows
-        ]
-    )
+
+    def draw_slice(height: int, width: int) -> Tensor:
+        if draw is xavier and not scheme.looks_linear:
+            return xavier(height, width, generator)
+        if not scheme.looks_linear:
+            return torch.cat([torch.cat([draw(r.size, c.size, generator) for c in columns], dim=1) for r in rows])
+        mirrored = ([looks_linear(draw, r.size, c.size, _position(r, c), generator) for c in columns] for r in rows)
+        return torch.cat([torch.cat(row, dim=1) for row in mirrored])
+
+    return _draw_slices(W, axes, draw_slice)
 
 
 def _position(rows: _Block, columns: _Block) -> Position:

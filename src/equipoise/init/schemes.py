@@ -20,6 +20,7 @@ from equipoise.errors import ChoiceError, EquipoiseError, InitializationError
 from equipoise.init.balance import Direction, ParameterValues, assign_
 from equipoise.init.chain import initial_values
 from equipoise.init.gain import set_gain_
+from equipoise.init.inferred_roles import output_growth
 from equipoise.init.layers import Layer, layers_of, roles_of, traced_layers_of
 from equipoise.init.matrices import MatrixInit, identity, orthogonal, xavier
 from equipoise.init.network import balance_along_laws, draw_network, network_roles
@@ -27,6 +28,7 @@ from equipoise.init.trace import Inputs, LayerTrace, first_trace
 from equipoise.laws.binding import positional_arguments
 from equipoise.laws.discover import discover
 from equipoise.laws.law import Law, check_laws
+from equipoise.laws.probe import Probe
 from equipoise.laws.rebalance import rebalance_
 from equipoise.laws.validation import check_module, check_values
 
@@ -107,8 +109,9 @@ def initialize_(
 
     A chain of layers with known parameter roles (:mod:`equipoise.init.layers`) is initialised by its structure. Any
     other network, and any network under ``rebalanced``, is initialised along its laws: pass ``laws`` or ``inputs``
-    unless it takes ``(x, edge_index)`` or ``(x,)``. Parameters of unknown modules keep their values up to a rescaling
-    along the laws. The logger ``equipoise`` reports the imbalance achieved.
+    unless it takes ``(x, edge_index)`` or ``(x,)``. The laws also tell the roles of parameters of unknown modules
+    (:mod:`equipoise.init.inferred_roles`); those without a role keep their values up to a rescaling along the laws.
+    The logger ``equipoise`` reports the imbalance achieved.
 
     Args:
         model: any network. Parameters stay the same objects, so existing optimizers stay valid. Register your own
@@ -184,7 +187,7 @@ def initialize_(
                 _balance_other_parameters(model, scheme, arguments, laws)
         else:
             laws = _find_laws(model, arguments) if laws is None else check_laws(laws)
-            _initialize_along_laws(model, scheme, laws, beta=beta, direction=direction, generator=generator)
+            _initialize_along_laws(model, scheme, laws, arguments, beta=beta, direction=direction, generator=generator)
         if gain_arguments is not None:
             set_gain_(model, *gain_arguments)
     return model
@@ -224,6 +227,7 @@ def _initialize_along_laws(
     model: nn.Module,
     scheme: str,
     laws: Sequence[Law],
+    inputs: Inputs | None,
     *,
     beta: float | Tensor,
     direction: Direction,
@@ -231,7 +235,8 @@ def _initialize_along_laws(
 ) -> None:
     settings = SCHEMES[scheme]
     if settings.draws:
-        roles = network_roles(model, laws)
+        test = None if inputs is None else lambda: output_growth(Probe(model, tuple(inputs), {}, _all_outputs))
+        roles = network_roles(model, laws, test)
         values = draw_network(roles, laws, settings, generator)
         if settings.balanced:
             balance_along_laws(laws, roles.features, values, beta, direction)
