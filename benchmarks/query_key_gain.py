@@ -1,4 +1,4 @@
-"""How large should query and key be in a balanced graph transformer? Run ``python benchmarks/query_key_gain.py [SEEDS]``.
+"""How large should query and key be in a balanced graph transformer? ``python benchmarks/query_key_gain.py [SEEDS]``.
 
 ``bal-o`` draws query and key of a TransformerConv orthogonal, times a gain. This script trains a 10-layer network on
 Cora with plain gradient descent for several gains, with and without biases, and prints a Markdown table of test

@@ -14,9 +14,11 @@ import matplotlib
 import pytest
 import torch
 from filelock import FileLock
+from torch_geometric.nn import GAT
 
 import equipoise as eq
 from equipoise.nn.fused_convs import FUSED_CLASSES
+from tests.real_data import require
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -120,6 +122,19 @@ def test_gallery_has_a_figure_for_every_example(tmp_path: Path) -> None:
         if not any(extra in script.stem for extra in absent):  # without the extra, the script only prints a hint
             figures = list((site / "_images").glob(f"sphx_glr_{script.stem}_001*.png"))
             assert figures, f"{script.name} draws no figure"
+
+
+def test_laws_in_the_readme_are_those_of_its_code(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EQUIPOISE_DATA", str(require("cora")))
+    text = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Laws")[2]
+    code, output = re.findall(r"```(?:python)?\n(.*?)```", text, re.DOTALL)[:2]
+    names = {"eq": eq, "data": eq.load_dataset("cora"), "GAT": GAT}  # of the first block
+    with torch.random.fork_rng():
+        exec(compile(code, "README", "exec"), names)
+    assert capsys.readouterr().out == output
+    assert max(float(law.imbalance().abs().max()) for law in names["laws"]) < 1e-5
 
 
 @pytest.mark.parametrize("path", [path for path in PAGES if CODE.search(path.read_text())], ids=lambda path: path.stem)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from equipoise.report.summary import estimate
 from tests.real_data import require
 
 ROOT = Path(__file__).parent.parent
@@ -70,12 +71,48 @@ def test_two_rows_of_the_adam_table_are_equal(capsys):
     assert first == second
 
 
+def test_marks_are_not_at_the_highest_mean(capsys):
+    rows = decimals(capsys, 9)
+    assert len(rows) == 3
+    assert all(marked < best for marked, best in rows)
+
+
+def test_intervals_of_five_accuracies_are_narrower(capsys):
+    rows = decimals(capsys, 10)
+    assert len(rows) == 3
+    assert all(ci > widest == pytest.approx(errata.widest_interval(mean, 5), abs=0.05) for mean, ci, widest in rows)
+
+
+def test_widest_interval_is_that_of_accuracies_0_and_100():
+    assert errata.widest_interval(40, 5) == pytest.approx(estimate([100.0, 100.0, 0.0, 0.0, 0.0]).ci)
+    assert errata.widest_interval(40, 5) > estimate([100.0, 99.0, 1.0, 0.0, 0.0]).ci
+
+
+def decimals(capsys, erratum):
+    """The numbers with a decimal point in each line after the heading."""
+    errata.main([str(erratum)])
+    return [[float(n) for n in re.findall(r"\d+\.\d+", line)] for line in capsys.readouterr().out.splitlines()[1:]]
+
+
+@pytest.mark.parametrize("erratum", errata.ERRATA)
+def test_output_on_the_page_is_that_of_the_command(capsys, monkeypatch, erratum):
+    if erratum == 6:
+        monkeypatch.setenv("EQUIPOISE_DATA", str(require("texas")))
+    page = (ROOT / "docs" / "theory" / "errata.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(rf"\$ python tools/errata.py {erratum}\n(.*?)```", page, re.DOTALL)
+    errata.main([str(erratum)])
+    printed = capsys.readouterr().out
+    assert NUMBER.sub("", shown) == NUMBER.sub("", printed)
+    for expected, actual in zip(NUMBER.findall(shown), NUMBER.findall(printed), strict=True):
+        assert float(actual) == pytest.approx(float(expected), rel=0.05, abs=1e-15)  # residuals are rounding errors
+
+
 def test_every_erratum_of_the_page_has_its_command():
     page = (ROOT / "docs" / "theory" / "errata.md").read_text(encoding="utf-8")
-    assert [int(n) for n in re.findall(r"python tools/errata.py (\d)", page)] == list(errata.ERRATA)
+    assert [int(n) for n in re.findall(r"python tools/errata.py (\d+)", page)] == list(errata.ERRATA)
 
 
 def test_an_unknown_number_is_refused(capsys):
     with pytest.raises(SystemExit):
-        errata.main(["9"])
-    assert "there is no erratum 9; choose from 1 to 8" in capsys.readouterr().err
+        errata.main(["11"])
+    assert "there is no erratum 11; choose from 1 to 10" in capsys.readouterr().err

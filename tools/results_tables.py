@@ -5,7 +5,13 @@ A page marks the place of a table by two comments, and everything between them i
     <!-- results: sgd -->
     <!-- end of results -->
 
-``<!-- results: summary -->`` marks the place of a table with one row per experiment that the page shows.
+Four names stand for overviews of the experiments that the page shows:
+
+- ``summary``: one row per experiment;
+- ``claims``: the verdict on every claim of the paper, also of experiments that the page does not show;
+- ``further-claims``: the same for the other experiments, ours and those of later papers;
+- ``apart``: the number of cells whose interval overlaps the published one, and a table of the others.
+
 ``python tools/results_tables.py`` rewrites all pages; with ``--check`` it changes nothing and fails if a page is out of
 date. Cells without runs are left out. An experiment without published numbers has one column per compared value.
 """
@@ -13,23 +19,27 @@ date. Cells without runs are left out. An experiment without published numbers h
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 from equipoise.experiments.experiment import Experiment
-from equipoise.experiments.parser import load_experiment
+from equipoise.experiments.parser import experiment_names, further_experiment_names, load_experiment
 from equipoise.experiments.result import Result
 from equipoise.experiments.results_csv import read_csv
 from equipoise.report.claims import Judgement
 from equipoise.report.tables import TableReport, as_markdown, table_report
 
 ROOT = Path(__file__).parent.parent
-SUMMARY = "summary"
+OVERVIEWS = ("summary", "claims", "further-claims", "apart")
+LATER_PAPERS = ("dynamic-rescaling",)  # reproduced like the paper, but not its claims
 JUDGEMENTS = get_args(Judgement)
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 MARKED = re.compile(r"(<!-- results: (?P<name>[\w-]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 
 
@@ -95,14 +105,105 @@ def rendered_summary(names: Sequence[str], results: Sequence[Result]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def updated_page(text: str, results: Sequence[Result]) -> str:
-    """Return a page with the tables between its marks replaced."""
-    names = [match["name"] for match in MARKED.finditer(text) if match["name"] != SUMMARY]
+def rendered_claims(names: Sequence[str], results: Sequence[Result], links: Mapping[str, str]) -> str:
+    """Render the verdict on every claim of these experiments: counts first, then one row per claim by verdict.
+
+    Args:
+        names: experiments in the order of the page.
+        results: results of any runs.
+        links: experiment → link to its table.
+
+    Returns:
+        Markdown.
+    """
+    claims = [(name, claim) for name in names for claim in table_report(load_experiment(name), results).claims]
+    claims.sort(key=lambda pair: (JUDGEMENTS.index(pair[1].judgement), not pair[1].has_runs))
+    counts = Counter(claim.judgement for _, claim in claims)
+    words = {"holds": "hold", "holds but for noise": "hold but for noise", "contradicted": "are contradicted"}
+    phrases = [f"**{counts[judgement]}** {text}" for judgement, text in words.items()]
+    lacking = sum(claim.lacks_runs for _, claim in claims)
+    phrases += [f"**{counts['open']}** are open, {lacking} of them for lack of runs"]
+    header = ("verdict", "claim", "comparisons", "experiment")
+    lines = [
+        f"{len(claims)} claims: {', '.join(phrases)}.",
+        "",
+        f"| {' | '.join(header)} |",
+        "|---" * len(header) + "|",
+    ]
+    for name, claim in claims:
+        link = f"[`{name}`]({links[name]})" if name in links else f"`{name}`"
+        lines.append(f"| **{claim.verdict}** | {claim.statement} | {claim.summary} | {link} |")
+    return "\n".join(lines) + "\n"
+
+
+def rendered_apart(names: Sequence[str], results: Sequence[Result]) -> str:
+    """Count the cells whose interval overlaps the published one, and tabulate the others.
+
+    Args:
+        names: experiments in the order of the page.
+        results: results of any runs.
+
+    Returns:
+        Markdown. Cells of two experiments with the same runs and the same published number count once.
+    """
+    overlaps: dict[object, bool] = {}
+    rows = []
+    for name in names:
+        experiment = load_experiment(name)
+        report = table_report(experiment, results)
+        column = {title: index for index, title in enumerate(report.columns)}
+        for cell, record, row in zip(experiment.cells, report.records, report.rows, strict=True):
+            identity = (frozenset(spec.key for spec in cell.specs), record["paper_accuracy"])
+            if record["overlap"] is not None and identity not in overlaps:
+                overlaps[identity] = bool(record["overlap"])
+                if not record["overlap"]:
+                    settings = zip(experiment.axes, cell.coordinates, strict=True)
+                    at = " ".join(f"L = {value}" if axis == "depth" else str(value) for axis, value in settings)
+                    cells = [f"`{name}`", at, *(row[column[key]] for key in ("ours", "paper", "difference"))]
+                    rows.append(f"| {' | '.join(cells)} |")
+    text = f"Our interval overlaps the paper's in **{sum(overlaps.values())} of {len(overlaps)}** different cells.\n"
+    header = ("experiment", "cell", "ours", "paper", "difference")
+    return "\n".join([text, f"| {' | '.join(header)} |", "|---" * len(header) + "|", *rows, ""]) if rows else text
+
+
+def page_anchors(text: str) -> dict[str, str]:
+    """Return the anchor of the section with the table of each experiment, as MyST and GitHub form it."""
+    anchors = {}
+    for match in MARKED.finditer(text):
+        headings = HEADING.findall(text, 0, match.start())
+        if match["name"] not in OVERVIEWS and headings:
+            anchors[match["name"]] = re.sub(r"[^\w\- ]", "", headings[-1].lower()).replace(" ", "-")
+    return anchors
+
+
+def updated_page(text: str, results: Sequence[Result], links: Mapping[str, str] | None = None) -> str:
+    """Return a page with the tables between its marks replaced.
+
+    Args:
+        text: the page.
+        results: results of any runs.
+        links: experiment → link to its table on another page.
+
+    Returns:
+        The page.
+    """
+    names = [match["name"] for match in MARKED.finditer(text) if match["name"] not in OVERVIEWS]
+    own = [name for name in (*further_experiment_names(), *LATER_PAPERS) if name not in names]
+    paper = [name for name in names if name in experiment_names() and name not in LATER_PAPERS]
+    paper += [name for name in experiment_names() if name not in (*paper, *LATER_PAPERS)]
+    further = [name for name in names if name not in paper] + own
 
     def table(match: re.Match[str]) -> str:
-        if match["name"] == SUMMARY:
-            return f"{match[1]}\n{rendered_summary(names, results)}\n{match[3]}"
-        return f"{match[1]}\n{rendered_table(load_experiment(match['name']), results)}\n{match[3]}"
+        name = match["name"]
+        known = {**(links or {}), **{shown: f"#{anchor}" for shown, anchor in page_anchors(text).items()}}
+        overviews = {
+            "summary": lambda: rendered_summary(names, results),
+            "claims": lambda: rendered_claims(paper, results, known),
+            "further-claims": lambda: rendered_claims(further, results, known),
+            "apart": lambda: rendered_apart(names, results),
+        }
+        content = overviews[name]() if name in overviews else rendered_table(load_experiment(name), results)
+        return f"{match[1]}\n{content}\n{match[3]}"
 
     return MARKED.sub(table, text)
 
@@ -114,9 +215,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options: Any = parser.parse_args(arguments)
     results = list(read_csv(ROOT / "results" / "runs.csv"))
     outdated = []
-    for page in sorted((ROOT / "docs").rglob("*.md")):
+    pages = [
+        page for page in sorted((ROOT / "docs").rglob("*.md")) if "<!-- results:" in page.read_text(encoding="utf-8")
+    ]
+    anchors = {page: page_anchors(page.read_text(encoding="utf-8")) for page in pages}
+    for page in pages:
         text = page.read_text(encoding="utf-8")
-        new = updated_page(text, results) if "<!-- results:" in text else text
+        links = {
+            name: f"{os.path.relpath(other, page.parent)}#{anchor}"
+            for other in pages
+            for name, anchor in anchors[other].items()
+        }
+        new = updated_page(text, results, links)
         if new != text:
             outdated.append(page)
             if not options.check:

@@ -18,7 +18,7 @@ def test_one_panel_per_data_set_with_ours_and_the_paper():
         ["xav, L = 10: paper 25.5 ± 18.1"],
         ["bal-o, L = 10: paper 79.4 ± 1.3"],
     ]
-    assert cora.series[1].ours[1].label == "bal-o, L = 10: ours 79.0 ± 12.7, 2 runs"
+    assert cora.series[1].ours[1].label == "bal-o, L = 10: ours 79.0 ± 1.3, 2 runs"
 
 
 def test_higher_accuracy_is_higher_and_everything_is_inside():
@@ -31,7 +31,10 @@ def test_higher_accuracy_is_higher_and_everything_is_inside():
 
 def test_panels_with_our_runs_come_first():
     texas_only = {at: numbers for at, numbers in COMPLETE.items() if at[0] == "texas"}
-    assert [panel.title for panel in panels(texas_only)] == ["texas", "cora"]
+    assert [(panel.title, panel.has_runs, panel.has_published) for panel in panels(texas_only)] == [
+        ("texas", True, False),
+        ("cora", False, True),
+    ]
 
 
 def test_no_chart_without_runs_or_depths():

@@ -71,20 +71,40 @@ def test_page_needs_no_network(html, page):
 
 
 def test_tables_and_claims(page):
-    assert "25.00 ± 63.53 2/2 300 ± 0 25.48 ± 18.13 −0.48 overlap" in page.text
+    assert "25.00 ± 1.27 2/2 300 ± 0 25.48 ± 18.13 −0.48 overlap" in page.text
     assert "holds At L ≥ 10, bal-o is better" in page.text
 
 
 def test_experiment_without_runs_comes_last(page):
-    links = [attributes["href"] for tag, attributes in page.tags if tag == "a"][:3]
-    assert links == ["#experiment-1", "#experiment-2", "#experiment-3"]
+    links = [attributes["href"] for tag, attributes in page.tags if tag == "a"]
+    assert [link for link in links if "experiment" in link][:3] == ["#experiment-1", "#experiment-2", "#experiment-3"]
     assert page.text.index("dynamics-5") < page.text.index("inits")
+
+
+def test_page_begins_with_the_number_of_claims_by_verdict(page):
+    lacking = len(load_experiment("inits").claims)
+    assert f"10 claims 3 hold 0 hold but for noise 0 contradicted 7 open ({lacking} for lack of runs)" in page.text
+    before_tables = page.text[: page.text.index("Overview")]
+    assert before_tables.index("10 claims") < before_tables.index("against depth") < before_tables.index("by verdict")
+
+
+def test_overview_of_claims_is_sorted_by_verdict_and_links_to_the_comparisons(page):
+    rows = [row["href"] for tag, row in page.tags if tag == "a" and row["href"].startswith("#claim-")]
+    details = [row["id"] for tag, row in page.tags if tag == "li" and row.get("id", "").startswith("claim-")]
+    assert sorted(link[1:] for link in rows) == sorted(details)
+    assert len(details) == 10
+    overview = page.text[page.text.index("Claims by verdict") : page.text.index("Overview")]
+    verdicts = re.findall(r"\b(holds|contradicted|open) (?=[A-Zabm<])", overview[overview.index("verdict claim") :])
+    assert verdicts == sorted(verdicts, key=("holds", "contradicted", "open").index)
+    assert "holds At L ≥ 10, bal-o is better" in overview
+    assert "2 of 2 agree" in overview
+    assert "28 pending" in overview
 
 
 def test_tables_are_open_and_comparisons_one_click_away(page):
     details = [attributes for tag, attributes in page.tags if tag == "details"]
     assert {attributes["class"] for attributes in details} == {"comparisons"}
-    assert "at better worse lead (points) finding paper cora L = 10 79.0 ± 12.7 25.0 ± 63.5 +54.0 agrees" in page.text
+    assert "at better worse lead (points) finding paper cora L = 10 79.0 ± 1.3 25.0 ± 1.3 +54.0 agrees" in page.text
 
 
 def test_every_number_has_its_command(page, folder):

@@ -90,6 +90,28 @@ def test_table_of_comparisons_is_one_click_away(page):
     assert page.run(visible, "#experiment-1 > .wide > table"), "tables are open"
 
 
+def test_link_to_a_claim_opens_its_comparisons(page):
+    visible = "return document.querySelector(arguments[0]).checkVisibility()"
+    assert not page.run(visible, "#claim-1-2 .comparisons table")
+    page.run("""
+        const opened = new Promise((done) => { addEventListener("hashchange", () => setTimeout(done)); });
+        document.querySelector('a[href="#claim-1-2"]').click();
+        return opened;
+    """)
+    assert page.run(visible, "#claim-1-2 .comparisons table")
+    assert not page.run(visible, "#claim-1-1 .comparisons table")
+
+
+def test_verdicts_are_in_the_first_screen(page):
+    bottom = "return document.querySelector(arguments[0]).getBoundingClientRect().bottom"
+    assert page.run(bottom, ".tally") < 300
+    assert page.run(bottom, "#lead .panels") < 900
+    widths = "return [...document.querySelectorAll('.parts')].map((bar) => [...bar.children].map((i) => i.clientWidth))"
+    bars = page.run(widths)
+    assert len(bars) == 10
+    assert all(min(bar) > 0 for bar in bars)
+
+
 def test_curves_of_selected_runs(page):
     assert count(page, "#curve-chart path") == 2
     loss = page.run("return document.querySelector('#curve-chart path').getAttribute('d')")

@@ -30,7 +30,7 @@ def test_row_compares_ours_with_the_paper():
         "data set": "cora",
         "L": "10",
         "init": "bal-o",
-        "ours": "**79.00 ± 12.71**",
+        "ours": "**79.00 ± 1.27**",
         "n": "2/2",
         "epochs to best": "200 ± 0",
         "paper": "**79.40 ± 1.34**",
@@ -59,9 +59,9 @@ def test_cells_without_runs_are_missing():
 def test_best_of_a_group_is_bold_only_when_the_group_is_complete():
     numbers = {at: number for at, number in COMPLETE.items() if at != ("cora", 2, "xav")}
     text = as_markdown(small_report(numbers))
-    assert find_row(text, "cora", "2", "bal-o")["ours"] == "75.00 ± 12.71"
-    assert find_row(text, "cora", "10", "xav")["ours"] == "25.00 ± 63.53"
-    assert find_row(text, "texas", "10", "bal-o")["ours"] == "**58.00 ± 12.71**"
+    assert find_row(text, "cora", "2", "bal-o")["ours"] == "75.00 ± 1.27"
+    assert find_row(text, "cora", "10", "xav")["ours"] == "25.00 ± 1.27"
+    assert find_row(text, "texas", "10", "bal-o")["ours"] == "**58.00 ± 1.27**"
 
 
 @pytest.mark.parametrize("accuracy", [55, 55 + 1e-13])
@@ -108,25 +108,51 @@ def test_claims_are_listed_with_the_deciding_numbers():
     text = as_markdown(small_report(COMPLETE | {("texas", 10, "bal-o"): ([20, 20.2], 200)}))
     (line,) = [line for line in text.splitlines() if "At L ≥ 10, bal-o is better" in line]
     assert line.startswith("- **contradicted**: At L ≥ 10, bal-o is better (Section 3.)")
-    assert "True in 1 of 2 comparisons (1 contradicting), mean lead +11.6 points" in line
-    assert "contradicts at texas L = 10: 20.1 ± 1.3 against 51.0 ± 12.7" in line
-    assert "Published numbers: true in 1 of 1." in line
+    assert "1 of 2 comparisons agreeing, 1 contradicting; mean lead +11.6 points" in line
+    assert "contradicts at texas L = 10: 20.1 ± 1.3 against 51.0 ± 1.3" in line
+    assert "Published numbers: 1 of 1 comparison agreeing." in line
+
+
+def test_claims_say_how_many_comparisons_are_within_the_noise_and_which_way_their_means_point():
+    noisy = {("cora", 10, "bal-o"): ([20, 34], 200), ("texas", 10, "bal-o"): ([40, 60], 200)}  # above, below xav
+    (claim, *_) = small_report(COMPLETE | noisy).claims
+    assert (claim.verdict, claim.summary) == ("open", "0 of 2 agree, 2 noise")
+    assert claim.counts == {
+        "agree": 0,
+        "within the noise, means agree": 1,
+        "within the noise, means do not agree": 1,
+        "contradict": 0,
+        "pending": 0,
+    }
+    assert claim.evidence.startswith("0 of 2 comparisons agreeing, 2 within the noise (means agree in 1); mean lead")
+    assert "within the noise at texas L = 10: 50.0 ± 127.1 against 51.0 ± 1.3" in claim.evidence
+    assert "at cora L = 10" not in claim.evidence, "only those whose means do not agree are written out"
+    assert [row[4] for row in claim.comparisons] == ["within the noise (means agree)", "within the noise"]
+
+
+def test_every_comparison_of_a_claim_counts_once():
+    for name in ("sgd", "lipschitz", "gcn"):
+        for claim in table_report(load_experiment(name), []).claims:
+            assert sum(claim.counts.values()) == claim.counts["pending"] == len(claim.comparisons)
+            assert (claim.lacks_runs, claim.has_runs) == (True, False)
+    assert [sum(claim.counts.values()) for claim in small_report().claims] == [2, 2, 4]
+    assert not any(claim.lacks_runs for claim in small_report().claims)
 
 
 def test_claims_without_runs_are_listed():
-    assert "None of 2 comparisons has runs" in as_markdown(small_report({}))
+    assert "2 comparisons pending" in as_markdown(small_report({}))
     part = as_markdown(small_report({at: COMPLETE[at] for at in COMPLETE if at[0] == "cora"}))
-    assert "True in 1 of 2 comparisons (1 without runs), mean lead +54.0 points; closest at cora L = 10" in part
+    assert "1 of 2 comparisons agreeing, 1 pending; mean lead +54.0 points; closest at cora L = 10" in part
 
 
 def test_claims_have_a_table_of_comparisons():
     first, growing, _ = small_report({at: COMPLETE[at] for at in COMPLETE if at[0] == "cora"}).claims
     assert list(first.columns) == ["at", "better", "worse", "lead (points)", "finding", "paper"]
     assert first.comparisons == [
-        ["cora L = 10", "79.0 ± 12.7", "25.0 ± 63.5", "+54.0", "agrees", "agrees"],
-        ["texas L = 10", "missing", "missing", "", "no runs", ""],
+        ["cora L = 10", "79.0 ± 1.3", "25.0 ± 1.3", "+54.0", "agrees", "agrees"],
+        ["texas L = 10", "missing", "missing", "", "pending", ""],
     ]
-    assert growing.comparisons[0][1] == "75.0 ± 12.7 → 79.0 ± 12.7"
+    assert growing.comparisons[0][1] == "75.0 ± 1.3 → 79.0 ± 1.3"
 
 
 def test_bar_in_a_name_does_not_end_a_markdown_cell():
@@ -166,7 +192,9 @@ def test_csv_columns_are_stable():
         "dataset,depth,init,status,accuracy,accuracy_ci,epochs,epochs_ci,n,wanted,diverged,failed,best,"
         "paper_accuracy,paper_accuracy_ci,paper_epochs,paper_epochs_ci,difference,overlap,metric"
     )
-    assert ",".join(report.comparisons[0]) == "claim,verdict,measure,at,better,better_ci,worse,worse_ci,lead,finding"
+    assert ",".join(report.comparisons[0]) == (
+        "claim,verdict,measure,at,better,better_ci,worse,worse_ci,lead,finding,means_agree"
+    )
 
 
 def test_csv_of_claims():
@@ -178,7 +206,7 @@ def test_csv_of_claims():
 def test_latex_is_balanced_and_escaped():
     text = as_latex(small_report())
     assert r"A small\_table (Table 9)" in text
-    assert r"\textbf{79.00 $\pm$ 12.71}" in text
+    assert r"\textbf{79.00 $\pm$ 1.27}" in text
     assert r"50 \% of it" in text
     assert r"At L $\geq$ 10" in text
     rows = [line for line in text.splitlines() if line.endswith(r"\\") and "&" in line]

@@ -1,8 +1,10 @@
 """Judge the paper's claims about a table by numbers.
 
-A claim is a set of comparisons, each of which must find ``better`` ahead of ``worse``. A comparison *agrees* if the
-means do. Otherwise it is *within the noise* if the 95 % confidence intervals overlap, and *contradicts* if they are
-apart. Differences below :data:`~equipoise.report.summary.TIE` are rounding errors, and equal means do not agree.
+A claim is a set of comparisons, each of which must find ``better`` ahead of ``worse``. A comparison *agrees* with the
+claim or *contradicts* it only if the 95 % confidence intervals are apart. While they overlap it is *within the noise*,
+whichever mean is higher, so that noise neither supports a claim nor refutes it. With a required lead or a growing lead,
+the lead is compared with the sum of the half-widths of the intervals. Equal means are always within the noise;
+differences below :data:`~equipoise.report.summary.TIE` are rounding errors.
 
 ===============================  ======================================  =========================================
 judgement                        claim about all comparisons             claim about most comparisons
@@ -14,8 +16,8 @@ contradicted                     at least one contradicts                at leas
 open                             otherwise: runs are missing, or at most half of the comparisons agree
 ===============================  ======================================  =========================================
 
-A judgement other than *open* is *provisional* if it rests on truncated runs (``--epochs 100``), on cells with a single
-run, or on cells with fewer runs than the experiment has. More runs may then change it.
+A judgement other than *open* is *provisional* if it rests on truncated runs (``--epochs 100``) or on cells with fewer
+runs than the experiment has. More runs may then change it. A single run has no interval and is always within the noise.
 """
 
 from __future__ import annotations
@@ -41,15 +43,29 @@ class Comparison:
         settings: axis → value of what both sides have in common.
         pairs: estimates of (better, worse); for a claim that a lead grows, first at ``narrow``, then at ``wide``.
         lead: how far ``better`` is ahead, or how much its lead grows; None while a number is missing.
+        surplus: by how much the lead exceeds what the claim requires; None while a number is missing.
         noise: sum of the half-widths of the confidence intervals; infinite if one of them rests on a single run.
-        finding: what the comparison says about the claim; None while a number is missing.
     """
 
     settings: Mapping[str, Value]
     pairs: tuple[Pair, ...]
     lead: float | None
+    surplus: float | None
     noise: float
-    finding: Finding | None
+
+    @property
+    def finding(self) -> Finding | None:
+        """What the comparison says about the claim; None while a number is missing."""
+        if self.surplus is None:
+            return None
+        if abs(self.surplus) <= self.noise + TIE:
+            return "within the noise"
+        return "agrees" if self.surplus > 0 else "contradicts"
+
+    @property
+    def means_agree(self) -> bool | None:
+        """Whether the means alone agree with the claim; None while a number is missing."""
+        return None if self.surplus is None else self.surplus > TIE
 
 
 @dataclass(frozen=True)
@@ -76,6 +92,11 @@ class Verdict:
     def count(self, finding: Finding) -> int:
         """Return the number of comparisons with this finding."""
         return sum(comparison.finding == finding for comparison in self.comparisons)
+
+    @property
+    def leaning(self) -> int:
+        """Number of comparisons within the noise whose means agree with the claim."""
+        return sum(bool(one.means_agree) and one.finding == "within the noise" for one in self.comparisons)
 
     @property
     def text(self) -> str:
@@ -145,9 +166,7 @@ def _reservation(experiment: Experiment, verdict: Verdict) -> str:
     ]
     fewest = min(estimate.n for comparison in decisive for pair in comparison.pairs for estimate in pair if estimate)
     reasons = [f"runs {experiment.remark}"] if experiment.truncated else []
-    if fewest == 1:
-        reasons.append("cells with a single run")
-    elif fewest < experiment.runs_per_cell:
+    if fewest < experiment.runs_per_cell:
         reasons.append(f"cells with {fewest} of {experiment.runs_per_cell} runs")
     return ", ".join(reasons)
 
@@ -169,14 +188,7 @@ def _comparisons(
             )
             label = {**settings, **(_difference(better, worse) if count > 1 else {})}
             lead, noise = _lead(claim, pairs), sum(_half_width(estimate) for pair in pairs for estimate in pair)
-            yield Comparison(label, pairs, lead, noise, None if lead is None else _finding(lead - claim.by, noise))
-
-
-def _finding(surplus: float, noise: float) -> Finding:
-    """Interpret by how much a lead exceeds what the claim requires."""
-    if surplus > TIE:
-        return "agrees"
-    return "contradicts" if surplus + noise < -TIE else "within the noise"
+            yield Comparison(label, pairs, lead, None if lead is None else lead - claim.by, noise)
 
 
 def _half_width(estimate: Estimate | None) -> float:

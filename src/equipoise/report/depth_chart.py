@@ -49,6 +49,16 @@ class Panel:
     x_ticks: tuple[tuple[float, str], ...]
     y_ticks: tuple[tuple[float, str], ...]
 
+    @property
+    def has_runs(self) -> bool:
+        """Whether the panel has numbers of ours."""
+        return any(series.ours for series in self.series)
+
+    @property
+    def has_published(self) -> bool:
+        """Whether the panel has published numbers."""
+        return any(series.paper for series in self.series)
+
 
 def depth_panels(experiment: Experiment, rows: Sequence[TableRow]) -> list[Panel]:
     """Lay out the cells of an experiment as panels of accuracy against depth.
@@ -79,7 +89,7 @@ def depth_panels(experiment: Experiment, rows: Sequence[TableRow]) -> list[Panel
     for values, group in groups.items():
         cells = {(int(str(row.coordinates[depth])), str(row.coordinates[init])): row for row in group}
         panels.append(_panel(" ".join(map(str, values)), cells, schemes, top))
-    return sorted(panels, key=lambda panel: not any(series.ours for series in panel.series))
+    return sorted(panels, key=lambda panel: not panel.has_runs)
 
 
 def _panel(title: str, cells: Mapping[tuple[int, str], TableRow], schemes: Sequence[str], top: float) -> Panel:

@@ -53,6 +53,14 @@
     });
   }
 
+  /* A link to a claim opens its table of comparisons */
+  function openTarget() {
+    const details = document.getElementById(decodeURIComponent(location.hash.slice(1)))?.querySelector("details");
+    if (details) details.open = true;
+  }
+  addEventListener("hashchange", openTarget);
+  openTarget();
+
   /* Scales: map values to coordinates, with ticks */
   function linearScale(low, high, start, end) {
     const span = high - low || 1;

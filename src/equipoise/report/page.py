@@ -26,16 +26,39 @@ from equipoise.experiments.experiment import Cell, Experiment
 from equipoise.experiments.parser import experiment_names, further_experiment_names
 from equipoise.experiments.result import Result, describe_machine, library_versions
 from equipoise.experiments.store import DEFAULT_PATH, Store
+from equipoise.report.claims import Judgement
 from equipoise.report.figures import draw_figure, has_figure
 from equipoise.report.frames import FrameLoader, frame_loader
 from equipoise.report.page_data import page_data
-from equipoise.report.tables import TableReport
+from equipoise.report.tables import ClaimText, TableReport
 
 DPI = 100  # sharp enough at the width of the page, at about 100 kB per figure
 
 MAIN_TABLE = "sgd"  # comes first
 
+TALLY: dict[Judgement, str] = {  # judgement → what a number of claims does, in the order of the page
+    "holds": "hold",
+    "holds but for noise": "hold but for noise",
+    "contradicted": "contradicted",
+    "open": "open",
+}
+
 ExperimentReport = tuple[Experiment, TableReport]
+
+
+@dataclass(frozen=True)
+class PageClaim:
+    """A claim in the overview of all claims.
+
+    Attributes:
+        experiment: name of its experiment.
+        anchor: anchor of its details.
+        claim: the judged claim.
+    """
+
+    experiment: str
+    anchor: str
+    claim: ClaimText
 
 
 @dataclass(frozen=True)
@@ -46,6 +69,7 @@ class PageSection:
         report: table, claims and notes.
         command: command that reproduces the experiment.
         commands: for each row of the table, the command that reproduces its number.
+        shows_accuracy: whether the figure is drawn and shows accuracy against depth.
         figure: PNG as a ``data:`` URL; empty if there is none.
         caption: caption of the figure, or the reason why it is not drawn.
         judgements: judgement → number of claims.
@@ -55,6 +79,7 @@ class PageSection:
     report: TableReport
     command: str
     commands: Sequence[str]
+    shows_accuracy: bool
     figure: str
     caption: str
     judgements: Mapping[str, int]
@@ -95,6 +120,9 @@ def render_page(reports: Sequence[ExperimentReport], store: Store) -> str:
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False, "separators": (",", ":")}
     return environment.from_string(_read_asset("page.html")).render(
         sections=sections,
+        claims=(claims := _order_claims(sections)),
+        tally=[(judgement, text, _count(claims, judgement)) for judgement, text in TALLY.items()],
+        lacking=sum(one.claim.lacks_runs for one in claims),
         lead=next((section for section in sections if section.report.panels), None),
         store=store.path.name,
         page_command=shlex.join(["equipoise", "report", *map(_target, experiments), "--html", *_store_option(store)]),
@@ -108,6 +136,22 @@ def render_page(reports: Sequence[ExperimentReport], store: Store) -> str:
         versions=library_versions(),
         created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
+
+
+def _order_claims(sections: Sequence[PageSection]) -> list[PageClaim]:
+    """All claims by verdict; open ones without any runs are last."""
+    claims = [
+        PageClaim(section.report.name, f"claim-{i}-{j}", claim)
+        for i, section in enumerate(sections, start=1)
+        for j, claim in enumerate(section.report.claims, start=1)
+    ]
+    order = list(TALLY)
+    claims.sort(key=lambda one: (order.index(one.claim.judgement), not one.claim.has_runs))
+    return claims
+
+
+def _count(claims: Iterable[PageClaim], judgement: Judgement) -> int:
+    return sum(one.claim.judgement == judgement for one in claims)
 
 
 def _section(
@@ -126,6 +170,7 @@ def _section(
         report=report,
         command=reproduce_command(experiment, store=store),
         commands=[reproduce_command(experiment, cell, store) for cell in experiment.cells] if has_runs else [],
+        shows_accuracy=bool(png) and "accuracy" in experiment.draws,
         figure=png,
         caption=caption,
         judgements=Counter(claim.judgement for claim in report.claims),

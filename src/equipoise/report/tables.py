@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from equipoise.data.catalog import METRIC_TITLES
 from equipoise.experiments.experiment import Experiment
@@ -19,6 +19,7 @@ from equipoise.report.summary import Estimate, RunResult, TableRow, summarize, t
 
 COLUMN_TITLES = {"dataset": "data set", "depth": "L", "variant": "variation"}
 MISSING = "missing"
+PENDING = "pending"  # a comparison without two runs in each cell, or all runs of a smaller one
 MAX_COMPARISONS = 6  # comparisons of a claim that are written out
 HTML_TAG = re.compile(r"<(?=[A-Za-z/!?])")  # Markdown passes tags on to the page; a name may contain one
 
@@ -32,6 +33,7 @@ class ClaimText:
         verdict: the judgement in words, with *provisional* where it applies.
         statement, source: those of the claim.
         evidence: the numbers that it rests on.
+        counts: what comparisons say about the claim → number of comparisons, from agreement to pending.
         columns, comparisons: the table of its comparisons.
     """
 
@@ -40,8 +42,31 @@ class ClaimText:
     statement: str
     source: str
     evidence: str
+    counts: Mapping[str, int]
     columns: Sequence[str] = ()
     comparisons: Sequence[Sequence[str]] = ()
+
+    @property
+    def has_runs(self) -> bool:
+        """Whether any of its comparisons has enough runs."""
+        return self.counts[PENDING] < sum(self.counts.values())
+
+    @property
+    def lacks_runs(self) -> bool:
+        """Whether the claim is open and more runs are planned that may decide it."""
+        return self.judgement == "open" and self.counts[PENDING] > 0
+
+    @property
+    def summary(self) -> str:
+        """The counts in few words: ``12 of 27 agree, 6 noise, 9 pending``."""
+        total = sum(self.counts.values())
+        if not self.has_runs:
+            return f"{total} {PENDING}"
+        noise = sum(count for kind, count in self.counts.items() if kind.startswith("within the noise"))
+        contradict = self.counts["contradict"]
+        others = {"noise": noise, f"contradict{'s' * (contradict == 1)}": contradict, PENDING: self.counts[PENDING]}
+        phrases = [f"{self.counts['agree']} of {total} agree", *(f"{n} {kind}" for kind, n in others.items() if n)]
+        return ", ".join(phrases)
 
 
 @dataclass(frozen=True)
@@ -105,7 +130,7 @@ def table_report(
     return TableReport(
         name=experiment.name,
         title=experiment.title,
-        source=experiment.source,
+        source="Our own experiment" if experiment.source == "ours" else experiment.source,
         status=_status(rows, experiment.remark),
         columns=columns,
         rows=[_row_cells(row, has_metric, bool(experiment.published), has_epochs) for row in rows],
@@ -150,54 +175,72 @@ def _status(rows: Sequence[TableRow], remark: str) -> str:
 def _claim_text(ours: Verdict, paper: Verdict) -> ClaimText:
     unit = "points" if ours.claim.measure == "accuracy" else "epochs"
     total, decided = len(ours.comparisons), ours.decided
-    count = f"{total} comparison{'s' if total != 1 else ''}"
     if decided:
         mean = sum(comparison.lead or 0.0 for comparison in decided) / len(decided)
-        counts = {
-            "within the noise": ours.count("within the noise"),
-            "contradicting": ours.count("contradicts"),
-            "without runs": total - len(decided),
-        }
-        others = [f"{n} {kind}" for kind, n in counts.items() if n]
-        sentence = f"True in {ours.count('agrees')} of {count}" + (f" ({', '.join(others)})" if others else "")
-        sentence += f", mean lead {_signed(mean)} {unit}"
         key = _key_comparisons(ours)
+        sentence = f"{_count_text(ours)}; mean lead {_signed(mean)} {unit}"
         sentence += "".join(f"; {_comparison_text(comparison, ours)}" for comparison in key[:MAX_COMPARISONS])
         sentence += f"; and {len(key) - MAX_COMPARISONS} more" if len(key) > MAX_COMPARISONS else ""
     else:
-        sentence = f"None of {count} has runs"
+        sentence = f"{total} comparison{'s' if total != 1 else ''} {PENDING}"
     if ours.provisional:
         sentence += f". Provisional: {ours.provisional}"
     if paper.decided:
-        sentence += f". Published numbers: true in {paper.count('agrees')} of {len(paper.decided)}"
+        published = replace(paper, comparisons=tuple(paper.decided))
+        sentence += f". Published numbers: {_count_text(published)}"
     return ClaimText(
         judgement=ours.judgement,
         verdict=ours.text,
         statement=ours.claim.say,
         source=ours.claim.source,
         evidence=sentence + ".",
+        counts={
+            "agree": ours.count("agrees"),
+            "within the noise, means agree": ours.leaning,
+            "within the noise, means do not agree": ours.count("within the noise") - ours.leaning,
+            "contradict": ours.count("contradicts"),
+            PENDING: total - len(decided),
+        },
         columns=["at", "better", "worse", f"lead ({unit})", "finding", "paper"],
         comparisons=[
             [
                 *_comparison_cells(comparison, ours),
-                comparison.finding or "no runs",
-                published.finding or "",
+                _finding_text(comparison) or PENDING,
+                _finding_text(published),
             ]
             for comparison, published in zip(ours.comparisons, paper.comparisons, strict=True)
         ],
     )
 
 
+def _count_text(verdict: Verdict) -> str:
+    """Count the comparisons by what they say about the claim; the parts add up to their number."""
+    total, noise, leaning = len(verdict.comparisons), verdict.count("within the noise"), verdict.leaning
+    counts = {
+        f"{noise} within the noise (means agree in {leaning or 'none'})": noise,
+        f"{verdict.count('contradicts')} contradicting": verdict.count("contradicts"),
+        f"{total - len(verdict.decided)} {PENDING}": total - len(verdict.decided),
+    }
+    agreeing = f"{verdict.count('agrees')} of {total} comparison{'s' if total != 1 else ''} agreeing"
+    return ", ".join([agreeing, *(text for text, count in counts.items() if count)])
+
+
+def _finding_text(comparison: Comparison) -> str:
+    """What a comparison says about its claim; empty while a number is missing."""
+    leaning = comparison.finding == "within the noise" and comparison.means_agree
+    return f"{comparison.finding or ''}{' (means agree)' if leaning else ''}"
+
+
 def _key_comparisons(verdict: Verdict) -> list[Comparison]:
-    """Return the counterexamples, or the closest comparison if there are none."""
-    by_lead = sorted(verdict.decided, key=lambda comparison: comparison.lead or 0.0)
-    return [comparison for comparison in by_lead if comparison.finding != "agrees"] or by_lead[:1]
+    """Return the contradictions, then those within the noise whose means do not agree; if none, the closest one."""
+    ordered = sorted(verdict.decided, key=lambda one: (one.finding != "contradicts", one.surplus or 0.0))
+    return [comparison for comparison in ordered if not comparison.means_agree] or ordered[:1]
 
 
 def _comparison_text(comparison: Comparison, verdict: Verdict) -> str:
     at, better, worse, _ = _comparison_cells(comparison, verdict)
     pairs = " → ".join(f"{b} against {w}" for b, w in zip(better.split(" → "), worse.split(" → "), strict=True))
-    finding = "closest" if comparison.finding == "agrees" else str(comparison.finding)
+    finding = "closest" if comparison.means_agree else str(comparison.finding)
     return f"{finding} {f'at {at}' if at else ''}".rstrip() + f": {pairs}"
 
 
@@ -249,6 +292,7 @@ def _comparison_record(verdict: Verdict, comparison: Comparison) -> dict[str, ob
         **_estimate_record("worse", worse),
         "lead": comparison.lead,
         "finding": comparison.finding,
+        "means_agree": comparison.means_agree,
     }
 
 
