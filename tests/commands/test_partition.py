@@ -6,6 +6,7 @@ from typer.testing import CliRunner
 
 import equipoise as eq
 from equipoise.cli import app
+from equipoise.data.catalog import dataset_info
 from equipoise.errors import EquipoiseError
 
 
@@ -57,6 +58,8 @@ def test_force_replaces_a_partition(tmp_path):
     ("arguments", "message"),
     [
         (("coar", "--parts", 2), "did you mean 'cora'"),
+        (("./nowhere", "--parts", 2), "there is no folder nowhere"),
+        (("/proc", "--parts", 2), "the graph has no x"),
         (("synthetic-citation", "--parts", 0), "0 parts are not possible"),
         (("synthetic-citation", "--parts", 2, "--method", "blok"), "did you mean 'blocks'"),
     ],
@@ -66,3 +69,19 @@ def test_errors_name_the_mistake(arguments, message, tmp_path):
     assert isinstance(result.exception, EquipoiseError)
     assert message in str(result.exception)
     assert not (tmp_path / "parts").exists()
+
+
+def test_training_converts_features_and_uses_the_metric_of_the_data_set(tmp_path):
+    nodes, rng = dataset_info("minesweeper").nodes, np.random.default_rng(0)
+    arrays = {"x": rng.random((nodes, 2)), "y": rng.integers(0, 2, (nodes, 1))}  # features in float64
+    arrays["edge_index"] = rng.integers(0, nodes, (2, 2 * nodes))
+    split = rng.integers(0, 3, nodes)
+    arrays |= {f"{name}_mask": split == index for index, name in enumerate(("train", "val", "test"))}
+    (tmp_path / "minesweeper").mkdir()
+    for name, array in arrays.items():
+        np.save(tmp_path / "minesweeper" / f"{name}.npy", array)
+    assert run(tmp_path / "minesweeper", "--parts", 1, "--out", tmp_path / "parts").exit_code == 0
+    options = ("--layers", "2", "--width", "4", "--epochs", "2", "--json")
+    result = CliRunner().invoke(app, ["train", "--parts", str(tmp_path / "parts"), *options])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["metric"] == "roc_auc"

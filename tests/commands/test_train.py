@@ -124,3 +124,24 @@ def test_errors_name_the_mistake(arguments, message):
     result = run("--epochs", "1", *arguments)
     assert isinstance(result.exception, EquipoiseError)
     assert message in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--parts", "parts", "--dataset", "cora"), "leave out --dataset"),
+        (("--checkpoint", "state.pt"), "needs --parts"),
+        (("--timeout", "5"), "needs --parts"),
+    ],
+)
+def test_options_that_exclude_each_other(arguments, message):
+    result = run("--epochs", "1", *arguments)
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_torchrun_without_parts_is_refused(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    result = run("--epochs", "1")
+    assert isinstance(result.exception, TrainingError)
+    assert "torchrun started 2 processes" in str(result.exception)

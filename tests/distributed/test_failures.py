@@ -4,6 +4,8 @@ import io
 import json
 import os
 import signal
+import socket
+import threading
 import time
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 import torch
 
 import equipoise as eq
+from equipoise.distributed.process_group import _name_group
 from equipoise.errors import DistributedError
 from equipoise.experiments.checkpoint import DIGITS, HEADER
 from equipoise.training.loop import train
@@ -67,17 +70,18 @@ class Job:
         out, err = self.process.communicate(timeout=300)
         return self.process.returncode, out, err
 
-    def rank_process(self, rank):
-        """The process of a rank."""
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                parent = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
-                environment = (folder / "environ").read_bytes().split(b"\0")
-            except (OSError, ValueError):
-                continue
-            if parent == self.process.pid and f"RANK={rank}".encode() in environment:
-                return int(folder.name)
-        raise AssertionError(f"there is no process of rank {rank}")
+
+def rank_process(launcher, rank):
+    """The process of a rank that a launcher has started, or None."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            environment = (folder / "environ").read_bytes().split(b"\0")
+        except (OSError, ValueError):
+            continue
+        if parent == launcher.pid and f"RANK={rank}".encode() in environment:
+            return int(folder.name)
+    return None
 
 
 @pytest.fixture(scope="module")
@@ -110,12 +114,63 @@ def test_a_restarted_job_continues_with_the_same_numbers(folder):
         return len(state["history"]["loss"]) >= 20
 
     wait_for(has_epochs)
-    os.kill(job.rank_process(1), signal.SIGKILL)
+    os.kill(rank_process(job.process, 1), signal.SIGKILL)
     code, out, err = job.finish()
     assert code == 0
     assert json.loads(out)["loss"] == expected["loss"]
     assert "rank 0: " in err
     assert not checkpoint.exists()
+
+
+@pytest.mark.slow
+def test_a_restart_on_one_of_two_machines(folder):
+    """Each machine counts its own restarts: that of the failed rank one, the other none."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
+    launcher = ("-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "1")
+    rendezvous = ("--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--local-addr", "127.0.0.1")
+    command = ("-m", "equipoise", "train", "--parts", "parts", "--layers", "3", "--width", "8", "--lr", "0.1")
+    options = ("--epochs", "200", "--timeout", "20", "--checkpoint-every", "0", "--checkpoint", "machines.pt", "--json")
+    machines = [start_python(folder, *launcher, *rendezvous, *command, *options, OMP_NUM_THREADS="1") for _ in range(2)]
+    wait_for((folder / "machines.pt").exists)
+    victim = next(pid for machine in machines if (pid := rank_process(machine, 1)))
+    os.kill(victim, signal.SIGKILL)
+    outputs = [machine.communicate(timeout=300) for machine in machines]
+    assert [machine.returncode for machine in machines] == [0, 0], outputs
+    (result,) = (json.loads(out) for out, _ in outputs if out)
+    assert result["epochs"] == 200
+
+
+def test_ranks_that_never_start_are_named(folder):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    script = "import equipoise as eq; eq.DistributedGraph(eq.load_part('parts'), timeout=1)"
+    environment = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    process = start_python(folder, "-c", script, **environment)
+    _, err = process.communicate(timeout=120)
+    assert "DistributedError: rank 0: no connection to the other ranks" in err
+    assert "start all 2 ranks within --timeout (1 s)" in err
+
+
+def test_the_name_of_a_group_is_not_that_of_an_earlier_attempt():
+    store, names = torch.distributed.HashStore(), {}
+
+    def name(rank):
+        names[rank] = _name_group(store, rank, 3, timeout=30.0)
+
+    for _attempt in range(2):
+        previous, names = names, {}
+        threads = [threading.Thread(target=name, args=(rank,), daemon=True) for rank in (1, 2, 0)]
+        for thread in threads:
+            thread.start()
+            time.sleep(0.1)  # the first ranks see what the previous attempt has left
+        for thread in threads:
+            thread.join(timeout=60)
+        assert len(names) == 3
+        assert len(set(names.values())) == 1
+        assert names != previous
 
 
 @pytest.mark.slow

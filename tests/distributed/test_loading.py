@@ -10,7 +10,7 @@ import torch
 
 import equipoise as eq
 from equipoise.distributed.parts.files import MANIFEST
-from equipoise.errors import PartitionError
+from equipoise.errors import DistributedError, PartitionError
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,16 @@ def test_wrong_number_of_ranks(written, ranks, monkeypatch):
         eq.load_part(written)
 
 
-@pytest.mark.parametrize("rank", [-1, 2])
+@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE"])
+def test_an_environment_without_numbers(written, name, monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv(name, "two")
+    with pytest.raises(DistributedError, match=f"(?s){name} is not an integer.*'two'"):
+        eq.load_part(written)
+
+
+@pytest.mark.parametrize("rank", [-1, 2, "0", 0.0, True])
 def test_no_such_rank(written, rank):
     with pytest.raises(PartitionError, match="choose a rank from 0 to 1"):
         eq.load_part(written, rank)
@@ -133,6 +142,9 @@ def test_a_folder_that_is_none(tmp_path):
         eq.load_part(tmp_path)
     with pytest.raises(PartitionError, match="there is no folder"):
         eq.load_part(tmp_path / "nowhere")
+    for argument in (None, 3):
+        with pytest.raises(PartitionError, match="expected the folder of a partition"):
+            eq.load_part(argument)
 
 
 def test_a_pickle_is_never_loaded(parts):

@@ -244,6 +244,39 @@ def test_malformed_graphs_are_refused(data, message, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("parts", [0, -1, 2.0, "2", True, None])
+def test_a_number_of_parts_that_is_none(parts, tmp_path):
+    with pytest.raises(PartitionError, match="parts are not possible"):
+        eq.partition(Data(x=X, edge_index=EDGES), parts, tmp_path / "parts")
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    assert eq.partition(Data(x=X, edge_index=EDGES), np.int64(2), tmp_path / "parts").parts == 2
+
+
+def test_an_archive_is_not_an_array(tmp_path):
+    np.savez(tmp_path / "x.npz", x=X.numpy())
+    with pytest.raises(PartitionError, match="x cannot be read as an array of numbers: it holds a NpzFile"):
+        eq.partition({"x": tmp_path / "x.npz", "edge_index": EDGES}, 2, tmp_path / "parts")
+
+
+@pytest.mark.parametrize(
+    ("options", "classes"),
+    [
+        ({"y": torch.tensor([0, 4, 1])}, 5),
+        ({"y": torch.tensor([[0], [4], [1]])}, 5),  # as in OGB
+        ({"y": torch.tensor([0, 4, 1]), "classes": 6}, 6),
+        ({"y": torch.tensor([0, 4, 1]), "classes": ["names", "of", "classes"]}, 5),
+        ({"y": torch.zeros(3, 2, dtype=torch.long)}, None),
+        ({"y": torch.zeros(3)}, None),
+        ({}, None),
+    ],
+)
+def test_number_of_classes(options, classes, tmp_path):
+    eq.partition(Data(x=X, edge_index=EDGES, **options), 1, tmp_path / "parts")
+    assert eq.load_part(tmp_path / "parts").manifest.num_classes == classes
+
+
 def test_pickles_are_refused(tmp_path):
     np.save(tmp_path / "x.npy", np.array([{}], dtype=object), allow_pickle=True)
     with pytest.raises(PartitionError, match="pickle"):
@@ -294,6 +327,25 @@ class TestDestination:
         (tmp_path / "parts").write_text("")
         with pytest.raises(PartitionError, match="is not a folder"):
             eq.partition(self.data, 2, tmp_path / "parts", force=True)
+
+    @pytest.mark.parametrize("out", [None, 3])
+    def test_something_else_is_not_a_folder(self, out):
+        with pytest.raises(PartitionError, match="expected the folder of a partition"):
+            eq.partition(self.data, 2, out)
+
+    @pytest.mark.parametrize("name", ["file/parts", "a" * 250, "a" * 300])
+    def test_a_folder_that_cannot_be_written_is_named(self, name, tmp_path):
+        (tmp_path / "file").write_text("")
+        with pytest.raises(PartitionError, match=f"(?s)cannot be written.*{name}.*remedy"):
+            eq.partition(self.data, 2, tmp_path / name)
+
+    @pytest.mark.parametrize("force", [False, True])
+    def test_the_current_directory_is_not_replaced(self, force, tmp_path, monkeypatch):
+        if force:
+            eq.partition(self.data, 2, tmp_path)
+        monkeypatch.chdir(tmp_path / "part-0" if force else tmp_path)
+        with pytest.raises(PartitionError, match="current directory"):
+            eq.partition(self.data, 2, tmp_path, force=force)
 
     def test_an_interrupted_partition_leaves_the_old_one(self, tmp_path):
         eq.partition(self.data, 3, tmp_path / "parts")

@@ -1,11 +1,13 @@
 """Training on parts, in groups of two, three and four processes, against training in one process."""
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
-from torch_geometric.nn import GAT
+from torch_geometric.nn import GAT, GCNConv
+from torch_geometric.utils import to_undirected
 
 import equipoise as eq
 from equipoise.distributed.graph import DistributedGraph
@@ -35,6 +37,17 @@ def squared_loss(model, data):
     return 1e-2 * model(data.x, data.edge_index).pow(2).sum()
 
 
+class WeightedGCN(nn.Module):
+    """A model of the whole graph that reads ``edge_attr``."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = eq.fuse_(GCNConv(6, 3)).double()
+
+    def forward(self, data):
+        return self.conv(data.x, data.edge_index, data.edge_attr)
+
+
 RUNS = {
     **{kind: (lambda kind=kind: stack(kind), {}) for kind in KINDS},
     "adam": (lambda: stack(skip="linear", bias=True, layers=6), {"optimizer": "adam", "lr": 0.01, "clip": 1.0}),
@@ -43,6 +56,7 @@ RUNS = {
     "PyG model": (lambda: eq.fuse_(seeded(GAT, 6, 8, 3, 3, v2=True).double()), {}),
     "rank metric": (stack, {"metric": lambda scores, targets: float(scores.softmax(-1).amax(-1).mean())}),
     "dropout": (lambda: seeded(stack, dropout=0.3), {}),
+    "edge weights": (lambda: seeded(WeightedGCN), {}),
     "own loss": (stack, {"loss": squared_loss}),
 }
 
@@ -121,6 +135,10 @@ def errors(part, world_size):
 
     invalid = replace(part, y=part.y + (5 if part.rank == 1 else 0))
     other = replace(part, manifest=replace(part.manifest, fingerprint=f"of rank {part.rank}"))
+    data = random_graph()
+    del data.edge_attr
+    data.edge_index = to_undirected(data.edge_index)
+    symmetric = split(data, owners(data, world_size, "random"), world_size)[part.rank]
     differently = stack()
     with torch.no_grad():
         differently.convs[0].att += part.rank
@@ -128,6 +146,11 @@ def errors(part, world_size):
         "label": message(lambda: train(stack(), invalid, lr=0.1, epochs=1)),
         "fingerprint": message(lambda: train(stack(), other, lr=0.1)),
         "weights": message(lambda: train(differently, part, lr=0.1)),
+        "learning rate": message(lambda: train(stack(), part, lr=0.1 + part.rank, epochs=3)),
+        "types": message(lambda: train(stack(dtype=torch.float32), part, lr=0.1)),
+        "types, fused": message(lambda: stack(dtype=torch.float32)(part.x, DistributedGraph(symmetric))),
+        "no part": message(lambda: DistributedGraph("parts")),
+        "timeout": [message(lambda t=t: train(stack(), part, lr=0.1, timeout=t)) for t in (0, -1, "60", math.nan)],
         "size": message(lambda: DistributedGraph(replace(part, parts=world_size + 1))),
         "rank": message(lambda: DistributedGraph(replace(part, rank=part.rank + 1))),
         "batch norm": message(lambda: train(stack("gcn", norm="batch"), part, lr=0.1)),
@@ -187,6 +210,11 @@ def test_mistakes_are_errors_on_every_rank(ranks):
         assert found["label"].startswith(expected)
         assert "come from different partitions" in found["fingerprint"]
         assert "the weights of rank 1 differ from those of rank 0" in found["weights"]
+        assert "the weights of rank 1 differ from those of rank 0 after a step" in found["learning rate"]
+        for name in ("types", "types, fused"):
+            assert found[name].startswith("GraphError: FusedGATv2Conv: x is of torch.float64, the weights are of")
+        assert "expected a part of a graph, got a str" in found["no part"]
+        assert all("is not a number of seconds above 0" in text for text in found["timeout"])
         assert f"has {len(ranks) + 1} parts, but {len(ranks)} processes" in found["size"]
         assert f"this process has rank {rank}, but its part is that of rank {rank + 1}" in found["rank"]
         assert "statistics over all nodes" in found["batch norm"]

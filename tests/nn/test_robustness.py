@@ -17,6 +17,7 @@ from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, GINConv, GraphConv, 
 from equipoise import Stack, fuse_
 from equipoise.errors import EquipoiseError
 from equipoise.nn.fused_convs import unfuse_
+from equipoise.nn.fused_transformer import _compile_kernels
 
 NODES, FEATURES, CHANNELS = 12, 5, 8
 CONVS = {
@@ -69,6 +70,28 @@ def test_an_index_out_of_range_is_an_index_error(
         pair[1](x, edge_index)
     assert str(index) in str(caught.value)
     assert isinstance(caught.value, EquipoiseError)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64])
+def test_features_of_another_type_than_the_weights(pair: Pair, edge_index: Tensor, dtype: Any, sparse: bool) -> None:
+    stock, fused = pair
+    x = torch.ones(NODES, FEATURES, dtype=dtype)
+    x = x.to_sparse() if sparse else x
+    try:
+        expected = stock(x, edge_index)  # GIN adds x times a weight, which converts it
+    except (RuntimeError, TypeError):
+        with pytest.raises(EquipoiseError):
+            fused(x, edge_index)
+    else:
+        assert_equal(fused(x, edge_index), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_a_fused_stack_names_features_of_another_type(edge_index: Tensor, dtype: Any) -> None:
+    stack = Stack("gatv2", [FEATURES, CHANNELS, 3], share_weights=True, bias=False)
+    with pytest.raises(EquipoiseError, match=f"x is of {dtype}, the weights are of torch.float32"):
+        stack(torch.ones(NODES, FEATURES, dtype=dtype), edge_index)
 
 
 def test_batched_features_give_pygs_result_or_a_named_error(pair: Pair, edge_index: Tensor) -> None:
@@ -192,6 +215,7 @@ def test_forward_mode_of_a_parameter(pair: Pair, x: Tensor, edge_index: Tensor) 
 
 def test_inference_mode_over_batches_made_in_it(pair: Pair) -> None:
     stock, fused = pair
+    _compile_kernels.cache_clear()  # as in a process whose first call is in inference mode
     with torch.inference_mode():
         for seed in range(5):
             draw = torch.Generator().manual_seed(seed)

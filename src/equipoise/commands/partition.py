@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ import typer
 
 from equipoise.commands.options import DataRoot, Json
 from equipoise.commands.terminal import progress_bars, spinner
+from equipoise.data.catalog import CATALOG
 
 Option = typer.Option
 
@@ -49,7 +51,10 @@ def partition(
 
         check_destination(out, force=force)
         folder = Path(graph)
-        data = folder if (folder / "edge_index.npy").exists() else load_dataset(graph, data_root)
+        is_folder = (folder / "edge_index.npy").exists() or (
+            graph.lower() not in CATALOG and (folder.is_dir() or os.sep in graph)
+        )
+        data = folder if is_folder else load_dataset(graph, data_root)
     with _stages() as on_progress:
         summary = partition_graph(data, parts, out, method=method, force=force, on_progress=on_progress)
     typer.echo(json.dumps(summary.to_dict(width), indent=2) if as_json else summary.to_text(width))

@@ -50,6 +50,7 @@ def _choices(setting: str) -> str:
 
 
 def train(
+    context: typer.Context,
     *,
     dataset: Annotated[str, Option(help="Data set (`equipoise data list`).")] = "synthetic-citation",
     kind: Annotated[str, Option(help=f"Kind of layer: {_choices('kind')}.")] = "gatv2",
@@ -105,6 +106,7 @@ def train(
 
     wait_passively()
     check_output(save, "--save")
+    _check_parts_options(context, parts)
     spec = RunSpec(  # checks names and ranges before torch is loaded
         dataset=dataset,
         kind=kind,  # type: ignore[arg-type]
@@ -175,6 +177,25 @@ def train(
         raise typer.Exit(130)
 
 
+def _check_parts_options(context: typer.Context, parts: Path | None) -> None:
+    """Refuse options that another one makes void, and torchrun without parts, which would train as many copies."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    given = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+    if parts is not None and given & {"dataset", "data_root"}:
+        raise typer.BadParameter(
+            "the parts contain the data; leave out --dataset and --data-root", param_hint="--parts"
+        )
+    only_parts = sorted(given & {"checkpoint", "checkpoint_every", "timeout"})
+    if parts is None and only_parts:
+        option = f"--{only_parts[0].replace('_', '-')}"
+        raise typer.BadParameter("needs --parts FOLDER (`equipoise partition`)", param_hint=option)
+    if parts is None and os.environ.get("WORLD_SIZE", "1") != "1":
+        raise TrainingError(
+            f"torchrun started {os.environ['WORLD_SIZE']} processes, and each would train the whole graph",
+            remedy="partition the graph and pass --parts FOLDER, or start one process without torchrun",
+        )
+
+
 def _sizes(data: Any, part: Part | None) -> tuple[int, int]:
     """Numbers of features and classes."""
     if part is None:
@@ -182,7 +203,8 @@ def _sizes(data: Any, part: Part | None) -> tuple[int, int]:
     manifest = part.manifest
     if manifest.num_classes is None:
         raise TrainingError(
-            f"the graph {manifest.name} has no classes", remedy="partition it with labels y, or use eq.train"
+            f"the graph {manifest.name} has no classes",
+            remedy="partition it with integer labels y, or use eq.train",
         )
     return manifest.num_features, manifest.num_classes
 

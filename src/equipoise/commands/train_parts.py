@@ -8,17 +8,20 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from equipoise.commands.terminal import epoch_bar
+from equipoise.data.catalog import CATALOG, Metric
+from equipoise.errors import TrainingError
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
-    from equipoise.distributed.parts.part import Part
+    from equipoise.distributed.parts.part import Manifest, Part
     from equipoise.training.history import History
 
 
@@ -57,6 +60,7 @@ def train_on_part(
     from equipoise.training.optimizers import get_optimizer
 
     join_process_group(part.rank, part.parts, timeout=timeout)
+    part = replace(part, x=_convert_features(part.x))
     torch.manual_seed(settings["seed"] + part.rank)  # dropout differs between ranks
     optimizer = get_optimizer(settings["optimizer"], model, settings["lr"], settings["weight_decay"])
     key = hashlib.sha256(json.dumps({**settings, "parts": part.manifest.fingerprint}).encode()).hexdigest()
@@ -72,6 +76,7 @@ def train_on_part(
         history = train(
             model,
             part,
+            metric=_metric(part.manifest),
             optimizer=optimizer,
             epochs=settings["epochs"],
             history=history,
@@ -83,6 +88,19 @@ def train_on_part(
     elif saved is not None:
         saved.remove()
     return history
+
+
+def _metric(manifest: Manifest) -> Metric:
+    """The metric of the data set that was partitioned; accuracy for any other graph."""
+    info = CATALOG.get(manifest.name)
+    return info.metric if info is not None and info.nodes == manifest.num_nodes else "accuracy"
+
+
+def _convert_features(x: Tensor) -> Tensor:
+    """Features in float32, in which the command computes."""
+    if x.is_complex():
+        raise TrainingError(f"the features are of {x.dtype}", remedy="partition the graph with real features")
+    return x.float()
 
 
 @contextmanager
@@ -99,7 +117,7 @@ def _report_termination(rank: int) -> Iterator[None]:
     """Say why this rank ends when torchrun terminates it, which it does as soon as another rank has failed."""
 
     def report(number: int, _frame: object) -> None:
-        typer.echo(f"rank {rank}: terminated by torchrun; another rank has ended", err=True)
+        typer.echo(f"rank {rank}: terminated, as another rank or torchrun itself has been ended", err=True)
         raise SystemExit(128 + number)
 
     previous = signal.signal(signal.SIGTERM, report)

@@ -85,24 +85,27 @@ def sum_gradients(model: nn.Module) -> None:
             parameter.grad.copy_(summed.view_as(parameter))
 
 
-def check_equal_weights(model: nn.Module) -> None:
+def check_equal_weights(model: nn.Module, *, after_step: bool = False) -> None:
     """Check that all ranks have the same parameters and buffers.
 
     Args:
         model: the model.
+        after_step: whether an optimizer has taken a step. Then only parameters count.
 
     Raises:
         DistributedError: if they differ, on every rank.
     """
     digest = hashlib.sha256()
-    for name, value in model.state_dict().items():
+    for name, value in dict(model.named_parameters()).items() if after_step else model.state_dict().items():
         digest.update(name.encode())
         if isinstance(value, Tensor):
             digest.update(value.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     digests = gather_objects(digest.hexdigest())
     if different := [rank for rank, other in enumerate(digests) if other != digests[0]]:
         raise DistributedError(
-            f"the weights of rank {different[0]} differ from those of rank 0",
-            remedy="initialise with the same seed on every rank: "
+            f"the weights of rank {different[0]} differ from those of rank 0" + " after a step" * after_step,
+            remedy="train with the same optimizer, learning rate and weight decay on every rank"
+            if after_step
+            else "initialise with the same seed on every rank: "
             "initialize_(model, generator=torch.Generator().manual_seed(0))",
         )

@@ -12,7 +12,7 @@ from equipoise.distributed.exchange import Exchange, append_halo
 from equipoise.distributed.overlap import Overlap, plan_overlap
 from equipoise.distributed.parts.part import Part
 from equipoise.distributed.process_group import TIMEOUT, gather_objects, join_process_group
-from equipoise.errors import DistributedError, GraphError
+from equipoise.errors import DistributedError, GraphError, PartitionError
 from equipoise.kernels.csr import CSRGraph, build_graph
 
 
@@ -36,6 +36,7 @@ class DistributedGraph:
 
     Raises:
         DistributedError: if ranks do not match the parts, or parts do not match each other.
+        PartitionError: if the argument is not a part.
 
     Example:
         >>> import torch, equipoise as eq
@@ -45,6 +46,12 @@ class DistributedGraph:
     """
 
     def __init__(self, part: Part, *, timeout: float = TIMEOUT) -> None:
+        if not isinstance(part, Part):
+            raise PartitionError(
+                f"expected a part of a graph, got a {type(part).__name__}",
+                where="DistributedGraph(part)",
+                remedy="pass eq.load_part(folder)",
+            )
         join_process_group(part.rank, part.parts, timeout=timeout)
         _check_same_partition(part)
         self.num_own, self.edge_index = len(part.own), part.edge_index

@@ -7,9 +7,12 @@ import os
 import re
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
+from uuid import uuid4
 
 import torch
 import torch.distributed as dist
@@ -17,8 +20,12 @@ from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
 from equipoise.errors import DistributedError
+from equipoise.laws.validation import is_number
 
 TIMEOUT = 60.0  # seconds that a rank waits for the others in one exchange
+MAX_TIMEOUT = 1e9  # seconds; torch counts them in nanoseconds
+POLL_SECONDS = 0.02
+NAME_KEY = "equipoise/group"
 INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"
 TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _LOST_RANKS: list[RuntimeError] = []  # errors of collective operations so far
@@ -36,16 +43,17 @@ def join_process_group(rank: int, parts: int, *, timeout: float = TIMEOUT) -> No
         timeout: seconds that a rank waits for the others in one exchange before it raises an error.
 
     Raises:
-        DistributedError: if there is neither a group nor torchrun's environment, or rank or size differ.
+        DistributedError: if there is neither a group nor torchrun's environment, rank or size differ, the ranks find
+            no connection to each other, or the timeout is not a positive number.
 
     Example:
         >>> join_process_group(0, 1)
         >>> dist.is_initialized()
         False
     """
+    _check_timeout(timeout)
     if parts == 1 and not dist.is_initialized():
-        size = int(os.environ.get("WORLD_SIZE", "1"))
-        _check_size(size, parts)
+        _check_size(environment_integer("WORLD_SIZE", 1), parts)
         return
     if not dist.is_initialized():
         missing = [name for name in TORCHRUN_VARIABLES if name not in os.environ]
@@ -55,10 +63,19 @@ def join_process_group(rank: int, parts: int, *, timeout: float = TIMEOUT) -> No
                 where=f"the environment has no {', '.join(missing)}",
                 remedy=f"start it with torchrun --nproc-per-node {parts}, or initialise torch.distributed first",
             )
-        _check_size(int(os.environ["WORLD_SIZE"]), parts)
-        _choose_interface(os.environ["MASTER_ADDR"])
-        with connection_errors():
-            _init_gloo(timedelta(seconds=timeout))
+        own_rank, size, port = (environment_integer(name) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
+        _check_size(size, parts)
+        address = os.environ["MASTER_ADDR"]
+        _choose_interface(address)
+        try:
+            _init_gloo(timeout)
+        except RuntimeError as error:
+            raise DistributedError(
+                f"rank {own_rank}: no connection to the other ranks",
+                where=f"MASTER_ADDR={address}, MASTER_PORT={port}: {_gloo_reason(error)}",
+                remedy=f"start all {parts} ranks within --timeout ({timeout:g} s), with an address that each of them "
+                "reaches and a port that nothing else uses",
+            ) from error
     _check_size(dist.get_world_size(), parts)
     if dist.get_rank() != rank:
         raise DistributedError(
@@ -67,16 +84,95 @@ def join_process_group(rank: int, parts: int, *, timeout: float = TIMEOUT) -> No
         )
 
 
-def _init_gloo(timeout: timedelta) -> None:
-    """Initialise the group under keys of this attempt: torchrun keeps its store when it restarts the ranks.
+def environment_integer(name: str, default: int | None = None) -> int:
+    """An integer in the environment, as torchrun sets it.
 
-    Without them, a restarted rank may find the address of a rank of the previous attempt, and wait for it.
+    Args:
+        name: of the variable.
+        default: value if it is not set.
+
+    Returns:
+        The integer.
+
+    Raises:
+        DistributedError: if it is none.
+
+    Example:
+        >>> environment_integer("NO_SUCH_VARIABLE", 1)
+        1
     """
-    store, rank, size = next(rendezvous("env://", timeout=timeout))
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    prefixed = dist.PrefixStore(f"equipoise/attempt_{attempt}", store)  # type: ignore[attr-defined]  # not in __all__
-    dist.init_process_group("gloo", store=prefixed, rank=rank, world_size=size, timeout=timeout)
+    value = os.environ.get(name, "" if default is None else str(default))
+    try:
+        return int(value)
+    except ValueError:
+        raise DistributedError(
+            f"{name} is not an integer",
+            where=f"{name}={value!r} in the environment",
+            remedy="start the ranks with torchrun, which sets it",
+        ) from None
+
+
+def _check_timeout(timeout: object) -> None:
+    if not is_number(timeout) or not 0 < timeout <= MAX_TIMEOUT:  # type: ignore[operator]
+        raise DistributedError(
+            f"timeout={timeout!r} is not a number of seconds above 0", remedy=f"choose one, such as {TIMEOUT:g}"
+        )
+
+
+def _init_gloo(timeout: float) -> None:
+    """Initialise the group under keys of its own: torchrun keeps its store when it restarts the ranks.
+
+    Without them, a restarted rank may find the address of a rank of an earlier attempt, and wait for it.
+    """
+    store, rank, size = next(rendezvous("env://", timeout=timedelta(seconds=timeout)))
+    name = _name_group(store, rank, size, timeout)
+    prefixed = dist.PrefixStore(f"equipoise/{name}", store)  # type: ignore[attr-defined]  # not in __all__
+    dist.init_process_group("gloo", store=prefixed, rank=rank, world_size=size, timeout=timedelta(seconds=timeout))
     atexit.register(_leave_process_group)
+
+
+def _name_group(store: Any, rank: int, size: int, timeout: float) -> str:
+    """Agree on a name that no earlier attempt has used. torchrun counts restarts on each machine by itself.
+
+    Rank 0 writes a random name. The others answer under this name, each with a random word, and rank 0 confirms these
+    words. So a rank that reads the name of an earlier attempt finds no confirmation of its word, and reads again.
+
+    Args:
+        store: the store of all ranks.
+        rank: of this process.
+        size: number of ranks.
+        timeout: seconds to wait for the others.
+
+    Returns:
+        The name, the same on every rank.
+
+    Raises:
+        RuntimeError: if a rank does not answer in time.
+    """
+    word = uuid4().hex
+    if rank == 0:
+        store.set(NAME_KEY, word)
+        store.set(f"{NAME_KEY}/{word}", " ".join(_read(store, f"{NAME_KEY}/{word}/{r}", r) for r in range(1, size)))
+        return word
+    end, name = time.monotonic() + timeout, ""
+    while time.monotonic() < end:
+        current = _read(store, NAME_KEY, 0)
+        if current != name:
+            name = current
+            store.set(f"{NAME_KEY}/{name}/{rank}", word)
+        confirmation = f"{NAME_KEY}/{name}"
+        if store.check([confirmation]) and word in _read(store, confirmation, 0).split():
+            return name
+        time.sleep(POLL_SECONDS)
+    raise RuntimeError(f"rank 0 did not answer within {timeout:g} s")
+
+
+def _read(store: Any, key: str, writer: int) -> str:
+    """Wait for a value that another rank writes."""
+    try:
+        return str(store.get(key).decode())
+    except RuntimeError as error:
+        raise RuntimeError(f"no answer of rank {writer}: {error}") from error
 
 
 def _leave_process_group() -> None:

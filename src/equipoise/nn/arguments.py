@@ -91,6 +91,10 @@ def feature_reason(conv: MessagePassing, x: Any) -> str:
         return "tensor subclass"
     if x.device.type != "cpu":
         return f"features on {x.device.type}"
+    weight = next(conv.parameters(), x)
+    if x.dtype != weight.dtype:
+        remedy = "convert one of them: x.float(), model.double()"
+        return MalformedCall(f"x is of {x.dtype}, the weights are of {weight.dtype}", remedy)
     if x.dtype not in FEATURE_TYPES:
         return f"features of {x.dtype}"
     return _layout_reason(conv, x)

@@ -134,7 +134,7 @@ def _refuse(conv: MessagePassing, reason: str) -> str:
         raise GraphError(
             f"{type(conv).__name__} on a DistributedGraph: the fused kernels do not support the call",
             where=reason,
-            remedy="change the option, or train in one process",
+            remedy=getattr(reason, "remedy", "change the option, or train in one process"),
         )
     return ""
 

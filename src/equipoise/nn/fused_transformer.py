@@ -145,7 +145,7 @@ def transformer_attention(
 @cache
 def _compile_kernels(dtype: torch.dtype, channels: int) -> None:
     """Compile the kernels, or load them from Numba's disk cache."""
-    with compilation_notice(), torch.enable_grad():
+    with compilation_notice(), torch.inference_mode(False), torch.enable_grad():
         graph = build_graph(torch.zeros(2, 1, dtype=torch.long), nodes=1, self_loops=False)
         x = torch.ones(1, 1, channels, dtype=dtype, requires_grad=True)
         out, _ = _DotProductAttention.apply(graph, x, x, x, 1.0, x.new_empty(0))  # type: ignore[no-untyped-call]

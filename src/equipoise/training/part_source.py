@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, cast
 
@@ -69,11 +69,20 @@ class PartSource(FullBatch):
         graph = DistributedGraph(part, timeout=timeout)
         check_modules(model)
         check_equal_weights(model)
-        tensors = {name: getattr(part, name) for name in ("x", "y", *(f"{split}_mask" for split in SPLITS))}
+        names = ("x", "y", *(f"{split}_mask" for split in SPLITS), "edge_attr")
+        tensors = {name: getattr(part, name) for name in names}
         # A stack runs as one function on the whole graph.
         edge_index = part.edge_index if part.parts == 1 else cast(Tensor, graph)
         data, self.own = Data(edge_index=edge_index, **tensors), part.own
         super().__init__(model, data, metric, loss, sparse_features)
+        self._epoch = 0
+
+    def losses(self) -> Iterator[tuple[Tensor, int]]:
+        """Yield the loss of the epoch and the number 1; check that the first step was the same on all ranks."""
+        self._epoch += 1
+        if self._epoch == 2:
+            check_equal_weights(self.model, after_step=True)
+        yield from super().losses()
 
     def sum_gradients(self) -> None:
         """Sum the gradients over ranks, after the backward pass."""

@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -112,6 +113,23 @@ class NpyWriter:
         """Return the manifest's entry of the complete file."""
         assert self._missing == 0, f"{self.path}: {self._missing} entries are missing"
         return FileRecord(dtype=self.dtype.str, shape=list(self.shape), sha256=self._hash.hexdigest())
+
+
+def as_folder(path: Any) -> Path:
+    """Convert an argument to a path.
+
+    Args:
+        path: the argument.
+
+    Returns:
+        The path.
+
+    Raises:
+        PartitionError: If it is none.
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise PartitionError(f"expected the folder of a partition, got {path!r}", remedy="pass its path: 'parts'")
+    return Path(path)
 
 
 def part_folder(folder: Path, rank: int) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -155,6 +156,8 @@ def _as_array(name: str, value: Any) -> Array | None:
     try:
         if from_file:
             array: Array = np.load(value, mmap_mode="r", allow_pickle=False)
+            if not isinstance(array, np.ndarray):
+                raise TypeError(f"it holds a {type(array).__name__}")
         else:
             array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asanyarray(value)
         torch.from_numpy(np.empty(0, dtype=array.dtype.newbyteorder("=")))  # loading makes it a tensor
@@ -174,8 +177,8 @@ def _refuse_shape(name: str, array: Array, expected: str) -> NoReturn:
 
 
 def _num_classes(given: int | None, y: Array | None) -> int | None:
-    if given is not None:
-        return int(given)
-    if y is None or y.dtype.kind not in "iu" or y.ndim > 1 or not len(y):
+    with suppress(TypeError, ValueError):  # an attribute of this name that is something else, such as names
+        return int(given)  # type: ignore[arg-type]
+    if y is None or y.dtype.kind not in "iu" or y.shape[1:] not in {(), (1,)} or not len(y):
         return None
     return max(int(y[rows].max()) for rows in chunks(len(y), y.itemsize)) + 1

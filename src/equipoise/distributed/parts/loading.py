@@ -8,9 +8,11 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from equipoise.distributed.parts.files import read_arrays, read_manifest
+from equipoise.distributed.parts.files import as_folder, read_arrays, read_manifest
 from equipoise.distributed.parts.part import Part
+from equipoise.distributed.process_group import environment_integer
 from equipoise.errors import PartitionError
+from equipoise.laws.validation import is_integer
 
 
 def load_part(path: str | os.PathLike[str], rank: int | None = None, *, verify: bool = True) -> Part:
@@ -31,6 +33,7 @@ def load_part(path: str | os.PathLike[str], rank: int | None = None, *, verify: 
     Raises:
         PartitionError: If the folder is not a partition, the part is missing or altered, the format version is
             another one, or the number of ranks is not the number of parts.
+        DistributedError: If ``RANK`` or ``WORLD_SIZE`` is not a number.
 
     Example:
         >>> import tempfile
@@ -41,14 +44,14 @@ def load_part(path: str | os.PathLike[str], rank: int | None = None, *, verify: 
         >>> part.rank, part.parts, len(part.x) == len(part.own)
         (1, 2, True)
     """
-    folder = Path(path)
+    folder = as_folder(path)
     stored = read_manifest(folder)
     manifest = stored.manifest
     if rank is None:
         rank = _rank_of_job(manifest.parts, folder)
-    if not 0 <= rank < manifest.parts:
+    if not is_integer(rank) or not 0 <= rank < manifest.parts:
         raise PartitionError(
-            f"there is no part {rank}", where=str(folder), remedy=f"choose a rank from 0 to {manifest.parts - 1}"
+            f"there is no part {rank!r}", where=str(folder), remedy=f"choose a rank from 0 to {manifest.parts - 1}"
         )
     record = stored.ranks[rank]
     arrays = {name: torch.from_numpy(array) for name, array in read_arrays(folder, rank, record, verify=verify).items()}
@@ -76,7 +79,7 @@ def _rank_of_job(parts: int, folder: Path) -> int:
     if dist.is_available() and dist.is_initialized():
         rank, ranks = dist.get_rank(), dist.get_world_size()
     else:
-        rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        rank, ranks = environment_integer("RANK", 0), environment_integer("WORLD_SIZE", 1)
     if ranks != parts:
         count = "1 rank" if ranks == 1 else f"{ranks} ranks"
         raise PartitionError(

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.distributed.parts.assignment import assign_nodes, choose_method, work_of_nodes
-from equipoise.distributed.parts.files import MANIFEST
+from equipoise.distributed.parts.files import MANIFEST, as_folder
 from equipoise.distributed.parts.graph_arrays import read_graph
 from equipoise.distributed.parts.summary import PartitionSummary, summarize
 from equipoise.distributed.parts.writer import OnProgress, write_parts
 from equipoise.errors import PartitionError
+from equipoise.laws.validation import is_integer
 
 
 def partition(
@@ -48,8 +49,8 @@ def partition(
         Sizes of the parts and of their halos; prints as a table.
 
     Raises:
-        PartitionError: If ``parts`` is less than 1, ``out`` is in use, an array is missing or malformed, or METIS is
-            requested and not installed.
+        PartitionError: If ``parts`` is not an integer of at least 1, ``out`` is in use or cannot be written, an array
+            is missing or malformed, or METIS is requested and not installed.
         EdgeIndexError: If ``edge_index`` refers to a node that does not exist.
         ChoiceError: If there is no such method.
 
@@ -60,9 +61,9 @@ def partition(
         >>> sum(summary.nodes), sum(summary.edges)
         (1750, 6948)
     """
-    if parts < 1:
-        raise PartitionError(f"{parts} parts are not possible", where="parts", remedy="choose 1 or more")
-    folder = Path(out)
+    if not is_integer(parts) or parts < 1:
+        raise PartitionError(f"{parts!r} parts are not possible", where="parts", remedy="choose an integer from 1")
+    parts, folder = int(parts), as_folder(out)
     check_destination(folder, force=force)
     graph = read_graph(data)
     method = choose_method(method, parts=parts, nodes=graph.num_nodes)
@@ -70,7 +71,7 @@ def partition(
     report("assigning nodes", 0, 1)
     owner = assign_nodes(graph, parts, method, work_of_nodes(graph))
     report("assigning nodes", 1, 1)
-    with _replacing(folder) as temporary:
+    with _write_errors(folder), _replacing(folder) as temporary:
         stored = write_parts(graph, owner, parts, temporary, method=method, report=report)
     return summarize(stored)
 
@@ -87,15 +88,25 @@ def check_destination(folder: Path, *, force: bool) -> None:
         force: whether a partition that is there may be replaced. Anything else never is.
 
     Raises:
-        PartitionError: If the folder is in use.
+        PartitionError: If the folder is in use, or cannot be read.
     """
-    if not folder.exists() and not folder.is_symlink():
-        return
-    if not folder.is_dir():
-        raise PartitionError(f"{folder} is not a folder", where=str(folder), remedy="choose another name")
-    entries = {entry.name for entry in folder.iterdir()}
-    if not entries:
-        return
+    with _write_errors(folder):
+        if not folder.exists() and not folder.is_symlink():
+            return
+        if not folder.is_dir():
+            raise PartitionError(f"{folder} is not a folder", where=str(folder), remedy="choose another name")
+        entries = {entry.name for entry in folder.iterdir()}
+    if entries:
+        _check_replaceable(folder, entries, force=force)
+    if Path.cwd().is_relative_to(folder.resolve()):
+        raise PartitionError(
+            "the folder of the partition would replace the current directory",
+            where=str(folder),
+            remedy="choose a folder in it, such as --out parts (out='parts')",
+        )
+
+
+def _check_replaceable(folder: Path, entries: set[str], *, force: bool) -> None:
     if not force:
         raise PartitionError(
             f"the folder {folder} is not empty",
@@ -109,6 +120,18 @@ def check_destination(folder: Path, *, force: bool) -> None:
             where=str(folder / (others or sorted(entries))[0]),
             remedy="choose another folder, or move these files",
         )
+
+
+@contextmanager
+def _write_errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise PartitionError(
+            f"the partition cannot be written: {error.strerror or error}",
+            where=str(folder),
+            remedy="choose a folder that does not exist yet, on a writable disk with room for the graph",
+        ) from error
 
 
 @contextmanager
