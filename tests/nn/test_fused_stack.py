@@ -137,3 +137,13 @@ def test_function_modes_see_every_function(graph, fused_calls):
         Stack("gatv2", [12, 8, 3])(*graph)
     assert not fused_calls
     assert torch.nn.functional.relu in functions
+
+
+def test_gradients_have_the_strides_of_their_parameters():
+    """DistributedDataParallel warns of others; three classes are padded to a SIMD vector."""
+    stack = Stack("gatv2", [5, 8, 3], share_weights=True, bias=False)
+    strides = []
+    for parameter in stack.parameters():
+        parameter.register_hook(lambda gradient: strides.append(gradient.stride()))
+    stack(torch.randn(6, 5), torch.randint(6, (2, 20))).sum().backward()
+    assert sorted(strides) == sorted(parameter.stride() for parameter in stack.parameters())

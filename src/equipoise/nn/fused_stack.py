@@ -172,10 +172,9 @@ class _FusedStack(Function):
                 grad = multiply(dproduct, plan.layers[0].weight) if needs_dx else grad
         gradients.reverse()
         datt = arrays.attention_gradients(plan.layers, workspace.graph.symmetric)
-        gradients[-1], datt[-1] = (
-            gradients[-1][: len(weights[-2])],
-            datt[-1][..., : weights[-1].shape[-1]],
-        )  # no padding
+        # Without padding, and with the strides of the parameter: DistributedDataParallel warns of others.
+        att = weights[-1]
+        gradients[-1], datt[-1] = gradients[-1][: len(weights[-2])], datt[-1].view(-1)[: att.numel()].view_as(att)
         parameter_gradients = [gradient for pair in zip(gradients, datt, strict=True) for gradient in pair]
         return None, None, None, None, grad if needs_dx else None, *parameter_gradients
 
