@@ -216,7 +216,7 @@ def test_unsupported_calls_are_refused(ranks):
     for result in ranks:
         wrong_rows, dtype, pair = result["refused"]
         assert "own nodes of this rank" in wrong_rows
-        assert "features of torch.float16" in dtype
+        assert "x is of torch.float16, the weights are of torch.float64" in dtype
         assert "x is a tuple" in pair
 
 

@@ -237,8 +237,9 @@ def test_other_graph_and_feature_types(layer, graph):
 
 
 def test_reasons(graph):
-    x, edge_index = graph
+    x, edge_index = graph[0].float(), graph[1]
     assert not fallback_reason(FusedSAGEConv(5, 4), (x, None), edge_index)
+    assert "x is of torch.float64, the weights" in fallback_reason(FusedSAGEConv(5, 4), (x.double(), None), edge_index)
     assert "max" in fallback_reason(FusedSAGEConv(5, 4, aggr="max"), x, edge_index)
     assert "mean" in fallback_reason(FusedTransformerConv(5, 4, aggr="mean"), x, edge_index)
     assert "float16" in fallback_reason(FusedSAGEConv(5, 4), (x.half(), x), edge_index)

@@ -130,11 +130,13 @@ def _refuse(conv: MessagePassing, reason: str) -> str:
     """Raise :class:`GraphError` if a call on a distributed graph needs PyG's implementation, which knows none."""
     if torch.compiler.is_compiling():
         reason = "traced call (torch.compile, torch.export)"
+    if isinstance(reason, MalformedCall):
+        raise GraphError(f"{type(conv).__name__}: {reason}", remedy=reason.remedy)
     if reason:
         raise GraphError(
             f"{type(conv).__name__} on a DistributedGraph: the fused kernels do not support the call",
             where=reason,
-            remedy=getattr(reason, "remedy", "change the option, or train in one process"),
+            remedy="change the option, or train in one process",
         )
     return ""
 
