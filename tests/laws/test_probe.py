@@ -126,3 +126,15 @@ def test_a_short_parameter_under_a_logarithm_stays_positive():
     model = LogScale()
     model.scale.data = torch.tensor([0.5, 1.0, 2.0])
     assert [law.neurons for law in discover(model, X)] == [8]
+
+
+def test_a_forward_pass_gives_no_more_samples_than_its_output_has_entries():
+    """Further ones would be linear combinations, and the search would take every relation among them for a law."""
+
+    class Mean(nn.Module):
+        def forward(self, x):
+            return x.mean()
+
+    model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3), Mean())
+    assert len(Probe(model, (X,), {}, None).gradient_products(5)) == 1
+    assert [law.neurons for law in discover(model, X)] == [8]

@@ -8,6 +8,8 @@ from torch import nn
 
 from equipoise.laws.discover import discover, verify
 from equipoise.laws.law import Law
+from equipoise.laws.probe import Probe
+from equipoise.laws.verification import plausible
 from tests.networks import CLASSES, FEATURES, Chain, gatv2, graph, loss, random_gatv2
 
 
@@ -24,6 +26,15 @@ def test_laws_hold_for_another_model_with_the_same_architecture():
     first, second = (nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3)) for _ in range(2))
     x = torch.randn(6, 5)
     assert max(verify(second, discover(first, x), x)) < 1e-12
+
+
+def test_a_false_candidate_does_not_refute_true_ones_of_the_same_shape():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    x = torch.randn(6, 4)
+    first, second = discover(model, x)
+    false = Law(first.incoming, second.outgoing)
+    probe = Probe(model, (x,), {}, None)
+    assert plausible(probe, [false, first, second]) == [first, second]
 
 
 @given(random_gatv2(), st.integers(0, 99))

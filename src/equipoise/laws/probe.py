@@ -193,7 +193,8 @@ class Probe:
         """Compute θ·∇θ elementwise at new random parameters, for random gradients of the output.
 
         Args:
-            count: Number of output gradients, all for the same parameters.
+            count: Number of output gradients, all for the same parameters. There are at most as many as the output
+                has entries, since further ones would be linear combinations of them.
             mean: Mean of the parameters, in standard deviations.
 
         Returns:
@@ -215,7 +216,7 @@ class Probe:
         """Compute θ·∇θ elementwise at the current parameters, for random gradients of the output."""
         output = self.forward(gated)
         leaves = self.parameters | self.input_leaves
-        cotangents = normal(torch.Size((count, *output.shape)), self.generator).to(output.device)
+        cotangents = self._cotangents(output, count)
         samples: list[dict[str, Tensor]] = [{OUTPUT: products} for products in output.detach() * cotangents]
         for (name, leaf), gradients in zip(
             leaves.items(), self._gradients(output, list(leaves.values()), cotangents), strict=True
@@ -229,7 +230,7 @@ class Probe:
 
         Args:
             names: Names of the parameters.
-            count: Number of output gradients, all for the same parameters.
+            count: Number of output gradients, as for :meth:`gradient_products`.
             mean: Mean of the parameters, in standard deviations.
 
         Returns:
@@ -238,8 +239,8 @@ class Probe:
         self.randomize(mean)
         output = self.forward()
         leaves = [self.parameters[name] for name in names]
-        cotangents = normal(torch.Size((count, *output.shape)), self.generator).to(output.device)
-        products = torch.zeros(count, len(names), dtype=torch.float64)
+        cotangents = self._cotangents(output, count)
+        products = torch.zeros(len(cotangents), len(names), dtype=torch.float64)
         bounds = torch.zeros_like(products)
         for column, (leaf, gradients) in enumerate(
             zip(leaves, self._gradients(output, leaves, cotangents), strict=True)
@@ -250,6 +251,11 @@ class Probe:
                 products[:, column] = torch.stack([row @ values for row in rows])
                 bounds[:, column] = torch.stack([row.norm() for row in rows]) * values.norm()
         return products, bounds
+
+    def _cotangents(self, output: Tensor, count: int) -> Tensor:
+        """Random gradients of the output; as many as are linearly independent, at most ``count``."""
+        independent = max(1, min(count, output.numel()))
+        return normal(torch.Size((independent, *output.shape)), self.generator).to(output.device)
 
     def _gradients(
         self, output: Tensor, leaves: Sequence[Tensor], cotangents: Tensor

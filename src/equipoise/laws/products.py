@@ -15,15 +15,17 @@ from equipoise.laws.candidates import full_slots, split_blocks, window_slots
 from equipoise.laws.probe import OUTPUT, Probe
 from equipoise.laws.slot import Slot
 
+SPARE_SAMPLES = 2  # more samples than whole parameters
 MAX_NEURONS_PER_SAMPLE = 256  # neurons per sample in the matrix; a law is verified on all of them afterwards
-SAMPLES_PER_FORWARD = 2  # output gradients per forward pass; parameters and inputs are the same for all of them
 FORWARDS = 3  # forward passes per round of samples, each at other parameters
+SAMPLES = 2 * FORWARDS  # samples of the first round
+MAX_SAMPLES_PER_FORWARD = 32  # output gradients at the same parameters and inputs
 MAX_ENTRIES = 50_000_000  # of all samples together: 400 MB
 MAX_STACKED_ENTRIES = 100_000  # samples of a larger parameter are summed one by one: copying them takes longer
 MAX_DEAD_SAMPLES = 6  # attempts to find parameters at which no layer is dead
 SCALE_FREE_TOLERANCE = 1e-11  # a slot is scale-free if ⟨θ,∇θ⟩ is below this fraction of Σ|θ·∇θ|
 
-Sums = tuple[Tensor, Tensor]  # ⟨θ, ∇θ⟩ and ‖θ‖ ‖∇θ‖ of a whole parameter, one row per sample
+Sums = tuple[Tensor, Tensor]  # ⟨θ, ∇θ⟩ of a whole parameter and Σ|θ·∇θ| or a bound of it, one row per sample
 
 
 class GradientProducts:
@@ -48,7 +50,7 @@ class GradientProducts:
         self._whole: dict[str, Sums] = {}
         self._mean = 0.0
         self._reachable: set[str] = set()  # parameters on which the output depends; others never have a gradient
-        self._draw(FORWARDS, SAMPLES_PER_FORWARD)
+        self._draw(SAMPLES)
         if not all(self._reachable <= sample.keys() for sample in self._samples):
             self._find_live_samples()
         order = [OUTPUT, *probe.parameters, *probe.input_leaves]
@@ -94,7 +96,7 @@ class GradientProducts:
         max_samples = MAX_ENTRIES // sum(map(prod, self.shapes.values()))
         while (rows := self._live_rows(slots)) < needed and len(self._samples) < max_samples:
             missing = (needed - rows) / max(rows / len(self._samples), 1.0)
-            self._draw(FORWARDS, min(ceil(missing / FORWARDS), 32))
+            self._draw(min(ceil(missing), FORWARDS * MAX_SAMPLES_PER_FORWARD))
 
     def column(self, slot: Slot) -> Tensor:
         """⟨θ_i, ∇θ_i⟩, one row per sample and neuron."""
@@ -115,31 +117,41 @@ class GradientProducts:
             return False
         return size <= SCALE_FREE_TOLERANCE * self.absolute_sum(slot)
 
-    def _draw(self, forwards: int, per_forward: int) -> None:
-        for _ in range(forwards):
-            for sample in self.probe.gradient_products(per_forward, self._mean):
+    def _draw(self, count: int) -> None:
+        """Draw samples, in as many forward passes as the size of the output requires."""
+        wanted = len(self._samples) + count
+        while len(self._samples) < wanted:
+            for sample in self.probe.gradient_products(ceil(count / FORWARDS), self._mean):
                 self._reachable |= sample.keys() & self.probe.parameters.keys()
                 self._samples.append({name: product for name, product in sample.items() if bool(product.any())})
         self._batches.clear()
         self._magnitudes.clear()
 
     def _draw_whole(self, names: list[str]) -> None:
-        """Draw samples for whole parameters; only their sums are kept, since there is one row per sample."""
-        count = ceil((len(names) + 8) / FORWARDS)
-        samples = [self.probe.whole_products(names, count, self._mean) for _ in range(FORWARDS)]
-        products, bounds = (torch.cat(parts) for parts in zip(*samples, strict=True))
+        """Sum the samples over whole parameters, and draw further ones of which only the sums are kept.
+
+        A sample gives one row, so there have to be more samples than parameters.
+        """
+        drawn = [_whole_sums(self._products(name)) for name in names]
+        batches = [tuple(torch.stack(columns, dim=1) for columns in zip(*drawn, strict=True))]
+        missing = len(names) + SPARE_SAMPLES - len(self._samples)
+        per_forward = ceil(missing / FORWARDS)
+        while missing > 0:
+            batches.append(self.probe.whole_products(names, per_forward, self._mean))
+            missing -= len(batches[-1][0])
+        products, bounds = (torch.cat(parts) for parts in zip(*batches, strict=True))
         self._whole = {name: (products[:, k], bounds[:, k]) for k, name in enumerate(names)}
 
     def _find_live_samples(self) -> None:
         """Draw samples at weights of increasing mean, and keep those in which the most parameters have a gradient."""
         for attempt in range(1, MAX_DEAD_SAMPLES + 1):
             self._mean = 0.25 * attempt
-            self._draw(1, SAMPLES_PER_FORWARD)
+            self._draw(1)
             if self._reachable <= self._samples[-1].keys():
                 break
         most = max(len(sample) for sample in self._samples)
         self._samples = [sample for sample in self._samples if len(sample) == most]
-        self._draw(max(0, FORWARDS - len(self._samples) // SAMPLES_PER_FORWARD), SAMPLES_PER_FORWARD)
+        self._draw(max(0, SAMPLES - len(self._samples)))
 
     def _live_rows(self, slots: list[Slot]) -> int:
         """Median number of nonzero rows in a column."""
@@ -181,3 +193,9 @@ def _sum_batch(slot: Slot, products: Tensor) -> Tensor:
         return (block[..., 0] if slot.inner == 1 else block.sum(dim=3)).sum(dim=1)
     block = products.reshape(count, -1, slot.groups, slot.middle, slot.length, slot.inner)
     return block[..., slot.start : slot.start + width, :].sum(dim=(1, 3, 5)).reshape(count, slot.neurons)
+
+
+def _whole_sums(batches: list[Tensor]) -> Sums:
+    """Sum the products of several samples over a whole parameter."""
+    rows = [batch.reshape(len(batch), -1) for batch in batches]
+    return torch.cat([row.sum(dim=1) for row in rows]), torch.cat([row.abs().sum(dim=1) for row in rows])

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from math import isnan
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -38,7 +38,8 @@ def plausible(probe: Probe, laws: Sequence[Law]) -> list[Law]:
 
     Args:
         probe: Probe of the network.
-        laws: Candidates. All are tested at once, and one by one only if that fails.
+        laws: Candidates. All are tested at once; only if that fails, those of equal shapes, which layers of one kind
+            have in common, and one by one only where these fail.
 
     Returns:
         The laws that pass.
@@ -46,7 +47,17 @@ def plausible(probe: Probe, laws: Sequence[Law]) -> list[Law]:
     if not laws or _change_at_random_parameters(probe, laws, draws=1, powers=("mixed",)) <= AMPLIFIED_ROUNDING:
         return list(laws)
     before = _output(probe, gated=True)
-    return [law for law in laws if not output_change(probe, [law], True, ("mixed",), before) > AMPLIFIED_ROUNDING]
+    alike: dict[Any, list[Law]] = {}
+    for law in laws:
+        alike.setdefault((law.exponents, *(slot.shape for slot in law.slots)), []).append(law)
+
+    def refuted(group: Sequence[Law]) -> Sequence[Law]:
+        if not output_change(probe, group, True, ("mixed",), before) > AMPLIFIED_ROUNDING:
+            return []
+        return group if len(group) == 1 else [law for law in group if refuted([law])]
+
+    wrong = [law for group in alike.values() for law in refuted(group)]
+    return [law for law in laws if law not in wrong]
 
 
 def confirmed(probe: Probe, laws: Sequence[Law]) -> list[Law]:
