@@ -81,8 +81,7 @@ class LogSoftmax(nn.Module):
 
 
 def roles_by_name(model, *inputs):
-    probe = Probe(model, inputs, {}, None)
-    roles = infer_roles(discover(model, *inputs), output_growth(probe))
+    roles = infer_roles(discover(model, *inputs), output_growth(lambda: Probe(model, inputs, {}, None)))
     return {name: roles.get(parameter) for name, parameter in model.named_parameters()}
 
 
@@ -105,9 +104,16 @@ def test_hand_written_attention(scores, last):
 def test_attention_by_a_linear_module_is_no_layer():
     model = chain(Attention, scores="linear")
     laws = discover(model, *graph())
-    roles = network_roles(model, laws, lambda: output_growth(Probe(model, graph(), {}, None)))
+    roles = network_roles(model, laws, output_growth(lambda: Probe(model, graph(), {}, None)))
     assert {conv.a.weight for conv in list(model.children())[:-1]} == set(roles.attention)
     assert {conv.w for conv in model.children()} <= set(roles.features)
+
+
+def test_a_chain_of_matrices_needs_no_test_of_growth():
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+    x = torch.randn(5, 4)
+    roles = infer_roles(discover(model, x), output_growth(lambda: pytest.fail("a probe was made")))
+    assert sorted(roles.values()) == ["bias", "features", "features"]
 
 
 def test_a_bilinear_score_is_no_feature_path():
@@ -120,7 +126,7 @@ def test_a_bilinear_score_is_no_feature_path():
 def test_query_and_key_also_of_the_first_layer(linear):
     model = chain(DotProduct, linear=linear)
     laws = discover(model, *graph())
-    roles = network_roles(model, laws, lambda: output_growth(Probe(model, graph(), {}, None)))
+    roles = network_roles(model, laws, output_growth(lambda: Probe(model, graph(), {}, None)))
     expected = [getattr(conv, name) for conv in model.children() for name in ("query", "key")]
     assert set(roles.query_key) == {getattr(matrix, "weight", matrix) for matrix in expected}
 

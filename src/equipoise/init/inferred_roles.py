@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import cache
 from math import prod
 from typing import NamedTuple
 
@@ -170,29 +171,38 @@ class _Sides:
         return scores
 
 
-def output_growth(probe: Probe) -> Grows:
+def output_growth(make_probe: Callable[[], Probe]) -> Grows:
     """A function that tells whether the output of a network grows with a parameter, as with weights of features.
 
     Args:
-        probe: a probe of the network.
+        make_probe: makes a probe of the network; called at the first test.
 
     Returns:
         The function. It runs the network once for each parameter.
     """
-    probe.randomize(0.5)
-    names = {probe.model.get_parameter(name): name for name in probe.parameters}
-    before, known = float(probe.forward(gated=False).detach().norm()), dict[nn.Parameter, bool]()
 
+    @cache
+    def reference() -> tuple[Probe, dict[nn.Parameter, str], float]:
+        probe = make_probe()
+        probe.randomize(0.5)
+        names = {probe.model.get_parameter(name): name for name in probe.parameters}
+        return probe, names, _output_norm(probe)
+
+    @cache
     def grows(parameter: nn.Parameter) -> bool:
-        if parameter not in known:
-            value = probe.parameters[names[parameter]]
-            saved = value.detach().clone()
-            value.data.mul_(GROWTH_FACTOR)
-            known[parameter] = not float(probe.forward(gated=False).detach().norm()) < GROWTH * before
-            value.data.copy_(saved)
-        return known[parameter]
+        probe, names, before = reference()
+        value = probe.parameters[names[parameter]]
+        saved = value.detach().clone()
+        value.data.mul_(GROWTH_FACTOR)
+        after = _output_norm(probe)
+        value.data.copy_(saved)
+        return not after < GROWTH * before
 
     return grows
+
+
+def _output_norm(probe: Probe) -> float:
+    return float(probe.forward(gated=False).detach().norm())
 
 
 def _may_be_bias(parameter: nn.Parameter) -> bool:

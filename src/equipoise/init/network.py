@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 QUERY_KEY_GAIN = 0.3  # relative to orthogonal matrices (docs/guide/initialisation.md, "Graph transformers")
 
 
-def network_roles(model: nn.Module, laws: Sequence[Law], grows: Callable[[], Grows] | None = None) -> ParameterRoles:
+def network_roles(model: nn.Module, laws: Sequence[Law], grows: Grows | None = None) -> ParameterRoles:
     """Return the roles of all parameters of a network.
 
     Known layers determine the roles of their parameters, the laws those of all others; some have none. A linear module
@@ -49,7 +49,7 @@ def network_roles(model: nn.Module, laws: Sequence[Law], grows: Callable[[], Gro
     Args:
         model: any network.
         laws: its laws.
-        grows: makes the test of :func:`~equipoise.init.inferred_roles.infer_roles`; called if it is needed.
+        grows: the test of :func:`~equipoise.init.inferred_roles.infer_roles`.
 
     Returns:
         The roles; ``heads`` and ``concat`` have no meaning for a whole network.
@@ -70,7 +70,7 @@ def network_roles(model: nn.Module, laws: Sequence[Law], grows: Callable[[], Gro
             groups[name] |= dict.fromkeys(parameters)
             assigned.update(parameters)
     if not assigned - linear >= set(model.parameters()):
-        inferred = infer_roles(laws, grows and grows())
+        inferred = infer_roles(laws, grows)
         for parameter in model.parameters():
             role = inferred.get(parameter)
             if role is not None and parameter not in assigned:

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -235,8 +236,10 @@ def _initialize_along_laws(
 ) -> None:
     settings = SCHEMES[scheme]
     if settings.draws:
-        test = None if inputs is None else lambda: output_growth(Probe(model, tuple(inputs), {}, _all_outputs))
-        roles = network_roles(model, laws, test)
+        grows = None
+        if inputs is not None:
+            grows = output_growth(partial(Probe, model, tuple(inputs), {}, _all_outputs))
+        roles = network_roles(model, laws, grows)
         values = draw_network(roles, laws, settings, generator)
         if settings.balanced:
             balance_along_laws(laws, roles.features, values, beta, direction)
