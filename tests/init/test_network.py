@@ -222,6 +222,15 @@ def test_warning_without_relu():
         initialize_(transformer_with(torch.tanh), "llortho")
 
 
+@pytest.mark.parametrize("nonlinearity", ["relu", "tanh"])
+def test_the_relu_of_a_recurrent_layer_is_seen(nonlinearity):
+    model = nn.RNN(FEATURES, 8, nonlinearity=nonlinearity, batch_first=True)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        initialize_(model, "bal-o", inputs=(torch.randn(5, 3, FEATURES),))
+    assert any("no ReLU" in str(warning.message) for warning in caught) == (nonlinearity == "tanh")
+
+
 def test_no_warning_with_relu_or_without_mirrored_weights():
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -17,7 +17,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 NODES = 24  # of the example graph; enough that no ReLU is dead on all nodes
-RECTIFIERS = frozenset({"relu", "relu_", "leaky_relu", "leaky_relu_", "prelu", "rrelu"})  # φ(z) − φ(−z) ∝ z
+RECTIFIERS = frozenset(  # φ(z) − φ(−z) ∝ z
+    {"relu", "relu_", "leaky_relu", "leaky_relu_", "prelu", "rrelu", "rnn_relu", "rnn_relu_cell"}
+)
 RECTIFIER_MODULES = (nn.ReLU, nn.LeakyReLU, nn.PReLU, nn.RReLU)
 
 Inputs = Sequence[Any]
