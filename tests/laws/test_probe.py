@@ -138,3 +138,18 @@ def test_a_forward_pass_gives_no_more_samples_than_its_output_has_entries():
     model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3), Mean())
     assert len(Probe(model, (X,), {}, None).gradient_products(5)) == 1
     assert [law.neurons for law in discover(model, X)] == [8]
+
+
+def test_tensors_of_the_default_dtype_are_float64_in_the_copy_only():
+    """As in PyG's ``SGFormer``."""
+
+    class Normalised(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(5, 8), nn.Linear(8, 3)
+
+        def forward(self, x):
+            return self.second(self.first(x).relu()) / (x @ torch.ones(5, 1)).abs()
+
+    assert [law.neurons for law in discover(Normalised(), X)] == [8]
+    assert torch.get_default_dtype() == torch.float32

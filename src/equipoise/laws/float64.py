@@ -88,6 +88,17 @@ def to_float64(leaf: Any) -> Any:
 
 
 @contextmanager
+def float64_default() -> Iterator[None]:
+    """Let tensors that a forward pass creates without a dtype (``torch.ones(n)``) be float64 inside the context."""
+    dtype = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(dtype)
+
+
+@contextmanager
 def fixed_random_state() -> Iterator[None]:
     """Seed torch, NumPy and Python with 0 inside the context and restore the caller's random state afterwards."""
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (the legacy state is the global one)

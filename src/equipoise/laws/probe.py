@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from equipoise.errors import EquipoiseError, OutputError
 from equipoise.laws.ablation import ablated
 from equipoise.laws.binding import bind_data, parameter_names
-from equipoise.laws.float64 import fixed_random_state, float64_copy, forward_error, to_float64
+from equipoise.laws.float64 import fixed_random_state, float64_copy, float64_default, forward_error, to_float64
 from equipoise.laws.gates import Gates, normal, random_factors
 from equipoise.laws.parameter_values import NO_EFFECT, ParameterValues
 from equipoise.laws.slot import inner_products
@@ -181,7 +181,7 @@ class Probe:
             lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, (self.inputs, self.kwargs)
         )
         try:
-            with fixed_random_state(), self._gates.active(gated), ablated(self.copy, self.ablated):
+            with fixed_random_state(), float64_default(), self._gates.active(gated), ablated(self.copy, self.ablated):
                 return select_output(self.copy(*inputs, **kwargs), self.output)
         except EquipoiseError:
             raise
