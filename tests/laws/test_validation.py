@@ -81,6 +81,12 @@ INVALID_CALLS = {
         OutputError,
         r"returns a tuple of 2, not a tensor(.|\n)*output=lambda",
     ),
+    "output is a dictionary": (
+        TransformedOutput(lambda y: {"paper": y}),
+        (X,),
+        OutputError,
+        r"returns a dict, not a tensor(.|\n)*output=lambda out: out\['paper'\]",
+    ),
     "output is None": (TransformedOutput(lambda _: None), (X,), OutputError, "returns a NoneType"),
     "output is an argmax": (
         TransformedOutput(lambda y: y.argmax(-1)),

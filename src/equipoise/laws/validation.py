@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from typing import Any
 
@@ -87,9 +87,10 @@ def select_output(result: Any, output: OutputSelector | None) -> Tensor:
     """
     selected = result if output is None else output(result)
     if not isinstance(selected, Tensor):
+        key = next(iter(selected), 0) if isinstance(selected, Mapping) else 0
         raise OutputError(
             f"the model returns {describe_value(selected)}, not a tensor",
-            remedy="select the tensor to use: output=lambda out: out[0]",
+            remedy=f"select the tensor to use: output=lambda out: out[{key!r}]",
         )
     if selected.is_complex():
         selected = torch.view_as_real(selected)
