@@ -46,6 +46,7 @@ class GradientProducts:
         self.probe = probe
         self._samples: list[dict[str, Tensor]] = []
         self._batches: dict[str, list[Tensor]] = {}
+        self._columns: dict[Slot, Tensor] = {}
         self._magnitudes: dict[str, float] = {}
         self._whole: dict[str, Sums] = {}
         self._mean = 0.0
@@ -100,7 +101,11 @@ class GradientProducts:
 
     def column(self, slot: Slot) -> Tensor:
         """⟨θ_i, ∇θ_i⟩, one row per sample and neuron."""
-        return self._whole[slot.name][0] if slot.neurons == 1 else self._sum(slot, self._products(slot.name))
+        if slot.neurons == 1:
+            return self._whole[slot.name][0]
+        if slot not in self._columns:
+            self._columns[slot] = self._sum(slot, self._products(slot.name))
+        return self._columns[slot]
 
     def absolute_sum(self, slot: Slot) -> float:
         """Norm of Σ |θ·∇θ| over the same entries, or a bound: the scale of cancellation in the column."""
@@ -125,6 +130,7 @@ class GradientProducts:
                 self._reachable |= sample.keys() & self.probe.parameters.keys()
                 self._samples.append({name: product for name, product in sample.items() if bool(product.any())})
         self._batches.clear()
+        self._columns.clear()
         self._magnitudes.clear()
 
     def _draw_whole(self, names: list[str]) -> None:
@@ -198,4 +204,5 @@ def _sum_batch(slot: Slot, products: Tensor) -> Tensor:
 def _whole_sums(batches: list[Tensor]) -> Sums:
     """Sum the products of several samples over a whole parameter."""
     rows = [batch.reshape(len(batch), -1) for batch in batches]
-    return torch.cat([row.sum(dim=1) for row in rows]), torch.cat([row.abs().sum(dim=1) for row in rows])
+    sizes = [torch.linalg.vector_norm(row, ord=1, dim=1) for row in rows]  # without a copy, unlike abs().sum()
+    return torch.cat([row.sum(dim=1) for row in rows]), torch.cat(sizes)
