@@ -20,7 +20,8 @@ from equipoise.experiments.result import failed_result
 from equipoise.experiments.results_csv import read_csv, write_csv
 from equipoise.experiments.spec import RunSpec
 from equipoise.inert_text import escape_formula, hidden_characters, printable, unescape_formula
-from equipoise.report.tables import as_csv, as_latex, table_report
+from equipoise.report.formats import as_csv, as_latex
+from equipoise.report.tables import table_report
 from tests.report.runs import COMPLETE, SMALL, make_results
 
 HOSTILE = (

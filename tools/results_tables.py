@@ -33,7 +33,8 @@ from equipoise.experiments.parser import experiment_names, further_experiment_na
 from equipoise.experiments.result import Result
 from equipoise.experiments.results_csv import read_csv
 from equipoise.report.claims import Judgement
-from equipoise.report.tables import TableReport, as_markdown, table_report
+from equipoise.report.formats import as_markdown
+from equipoise.report.tables import TableReport, table_report
 
 ROOT = Path(__file__).parent.parent
 OVERVIEWS = ("summary", "claims", "further-claims", "apart")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from equipoise.experiments.experiment import Cell, Experiment
 from equipoise.experiments.parser import parse_experiment
 from equipoise.experiments.result import Result
+from equipoise.report.tables import table_report
 
 SMALL = """
 title = "A small_table"
@@ -76,3 +77,9 @@ def make_results(experiment: Experiment, numbers: dict[tuple, tuple[list[float],
     """Results from a mapping like ``COMPLETE``."""
     cells = {cell.coordinates: cell for cell in experiment.cells}
     return [result for at, (values, epochs) in numbers.items() for result in cell_results(cells[at], values, epochs)]
+
+
+def small_report(numbers=COMPLETE):
+    """Report on the small experiment with these results."""
+    experiment = small_experiment()
+    return table_report(experiment, make_results(experiment, numbers))

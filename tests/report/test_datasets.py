@@ -1,6 +1,6 @@
 from equipoise.experiments.parser import load_experiment
 from equipoise.report.datasets import dataset_report
-from equipoise.report.tables import as_csv, as_markdown
+from equipoise.report.formats import as_csv, as_markdown
 from tests.real_data import require
 
 

@@ -6,8 +6,9 @@ import pytest
 from equipoise.experiments.parser import load_experiment
 from equipoise.experiments.store import Store
 from equipoise.report.describe import describe_recordings
+from equipoise.report.formats import as_latex, as_markdown
 from equipoise.report.frames import frame_loader
-from equipoise.report.tables import as_latex, as_markdown, table_report
+from equipoise.report.tables import table_report
 from tests.report.recordings import DYNAMICS, run_experiments, shrink_experiment
 
 

@@ -1,20 +1,13 @@
-import csv
-import io
 import math
-import re
 from dataclasses import replace
 
 import pytest
 
-from equipoise.experiments.parser import experiment_names, load_experiment, parse_experiment
+from equipoise.experiments.parser import load_experiment, parse_experiment
+from equipoise.report.formats import as_markdown
 from equipoise.report.summary import CellSummary, Estimate, TableRow, summarize, table_rows
-from equipoise.report.tables import FORMATS, as_csv, as_latex, as_markdown, records_csv, table_report
-from tests.report.runs import COMPLETE, SMALL, cell_results, make_results, small_experiment
-
-
-def small_report(numbers=COMPLETE):
-    experiment = small_experiment()
-    return table_report(experiment, make_results(experiment, numbers))
+from equipoise.report.tables import table_report
+from tests.report.runs import COMPLETE, SMALL, cell_results, make_results, small_experiment, small_report
 
 
 def find_row(markdown, *coordinates):
@@ -113,115 +106,10 @@ def test_claims_are_listed_with_the_deciding_numbers():
     assert "Published numbers: 1 of 1 comparison agreeing." in line
 
 
-def test_claims_say_how_many_comparisons_are_within_the_noise_and_which_way_their_means_point():
-    noisy = {("cora", 10, "bal-o"): ([20, 34], 200), ("texas", 10, "bal-o"): ([40, 60], 200)}  # above, below xav
-    (claim, *_) = small_report(COMPLETE | noisy).claims
-    assert (claim.verdict, claim.summary) == ("open", "0 of 2 agree, 2 noise")
-    assert claim.counts == {
-        "agree": 0,
-        "within the noise, means agree": 1,
-        "within the noise, means do not agree": 1,
-        "contradict": 0,
-        "pending": 0,
-    }
-    assert claim.evidence.startswith("0 of 2 comparisons agreeing, 2 within the noise (means agree in 1); mean lead")
-    assert "within the noise at texas L = 10: 50.0 ± 127.1 against 51.0 ± 1.3" in claim.evidence
-    assert "at cora L = 10" not in claim.evidence, "only those whose means do not agree are written out"
-    assert [row[4] for row in claim.comparisons] == ["within the noise (means agree)", "within the noise"]
-
-
-def test_every_comparison_of_a_claim_counts_once():
-    for name in ("sgd", "lipschitz", "gcn"):
-        for claim in table_report(load_experiment(name), []).claims:
-            assert sum(claim.counts.values()) == claim.counts["pending"] == len(claim.comparisons)
-            assert (claim.lacks_runs, claim.has_runs) == (True, False)
-    assert [sum(claim.counts.values()) for claim in small_report().claims] == [2, 2, 4]
-    assert not any(claim.lacks_runs for claim in small_report().claims)
-
-
 def test_claims_without_runs_are_listed():
     assert "2 comparisons pending" in as_markdown(small_report({}))
     part = as_markdown(small_report({at: COMPLETE[at] for at in COMPLETE if at[0] == "cora"}))
     assert "1 of 2 comparisons agreeing, 1 pending; mean lead +54.0 points; closest at cora L = 10" in part
-
-
-def test_claims_have_a_table_of_comparisons():
-    first, growing, _ = small_report({at: COMPLETE[at] for at in COMPLETE if at[0] == "cora"}).claims
-    assert list(first.columns) == ["at", "better", "worse", "lead (points)", "finding", "paper"]
-    assert first.comparisons == [
-        ["cora L = 10", "79.0 ± 1.3", "25.0 ± 1.3", "+54.0", "agrees", "agrees"],
-        ["texas L = 10", "missing", "missing", "", "pending", ""],
-    ]
-    assert growing.comparisons[0][1] == "75.0 ± 1.3 → 79.0 ± 1.3"
-
-
-def test_bar_in_a_name_does_not_end_a_markdown_cell():
-    text = SMALL.replace("[grid]", '[variants]\n"a | b" = {}\n[grid]').replace(
-        "[[published]]", '[[published]]\nvariant = "a | b"'
-    )
-    report = table_report(parse_experiment(text, "small", "small.toml"), [])
-    rows = [line for line in as_markdown(report).splitlines() if line.startswith("|")]
-    assert {len(re.findall(r"(?<!\\)\|", line)) for line in rows} == {len(report.columns) + 1}
-    assert r"a \| b" in rows[2]
-
-
-def test_tags_are_inert_in_markdown():
-    tag = "<img src=x onerror=alert(1)>"
-    text = SMALL.replace("[grid]", f'[variants]\n"{tag}" = {{}}\n[grid]').replace(
-        "[[published]]", f'[[published]]\nvariant = "{tag}"'
-    )
-    markdown = as_markdown(replace(table_report(parse_experiment(text, "small", "small.toml"), []), title="a < b </p>"))
-    assert "<img" not in markdown
-    assert "&lt;img src=x" in markdown
-    assert "a < b &lt;/p>" in markdown
-
-
-def test_csv_has_full_precision():
-    rows = list(csv.DictReader(io.StringIO(as_csv(small_report({("cora", 10, "bal-o"): ([78, 80], 200)})))))
-    assert len(rows) == 8
-    (complete,) = [row for row in rows if row["status"] == "complete"]
-    assert (float(complete["accuracy"]), float(complete["paper_accuracy"]), complete["overlap"]) == (79.0, 79.4, "true")
-    assert float(complete["difference"]) == pytest.approx(-0.4)
-    missing = next(row for row in rows if row["status"] == "missing")
-    assert (missing["accuracy"], missing["n"]) == ("", "0")
-
-
-def test_csv_columns_are_stable():
-    report = small_report()
-    assert ",".join(report.records[0]) == (
-        "dataset,depth,init,status,accuracy,accuracy_ci,epochs,epochs_ci,n,wanted,diverged,failed,best,"
-        "paper_accuracy,paper_accuracy_ci,paper_epochs,paper_epochs_ci,difference,overlap,metric"
-    )
-    assert ",".join(report.comparisons[0]) == (
-        "claim,verdict,measure,at,better,better_ci,worse,worse_ci,lead,finding,means_agree"
-    )
-
-
-def test_csv_of_claims():
-    claims = list(csv.DictReader(io.StringIO(records_csv(small_report().comparisons))))
-    assert [row["finding"] for row in claims[:2]] == ["agrees", "agrees"]
-    assert claims[0]["at"] == "dataset=cora, depth=10"
-
-
-def test_latex_is_balanced_and_escaped():
-    text = as_latex(small_report())
-    assert r"A small\_table (Table 9)" in text
-    assert r"\textbf{79.00 $\pm$ 1.27}" in text
-    assert r"50 \% of it" in text
-    assert r"At L $\geq$ 10" in text
-    rows = [line for line in text.splitlines() if line.endswith(r"\\") and "&" in line]
-    assert {line.count("&") for line in rows} == {8}
-    for environment in ("longtable", "itemize"):
-        assert text.count(rf"\begin{{{environment}}}") == text.count(rf"\end{{{environment}}}")
-
-
-@pytest.mark.parametrize("name", [name for name in experiment_names() if name != "datasets"])
-def test_every_experiment_can_be_rendered_without_runs(name):
-    report = table_report(load_experiment(name), [])
-    for render, _ in FORMATS.values():
-        assert "missing" in render(report)
-    latex = as_latex(report)
-    assert latex.isascii(), sorted({character for character in latex if not character.isascii()})
 
 
 def test_published_digits_are_preserved():

@@ -66,7 +66,7 @@ def report(
     With --figure or --html, prints only the names of the written files.
     """
     with spinner("loading torch and PyG …"):
-        from equipoise.report.tables import FORMATS
+        from equipoise.report.formats import FORMATS
     if format_name is not None and format_name not in FORMATS:
         raise ChoiceError("format", format_name, FORMATS)
     check_output_folder(out, "--out")
@@ -161,7 +161,7 @@ def _tabulate_runs(
 
 
 def _write(tables: Sequence[TableReport], out: Path, formats: Sequence[str]) -> None:
-    from equipoise.report.tables import FORMATS, records_csv
+    from equipoise.report.formats import FORMATS, records_csv
 
     files: dict[Path, str] = {}
     for table in tables:

@@ -252,8 +252,9 @@ def _to_dict(results: Sequence[Result], path: Path) -> dict[str, object]:
 
 def _tables(experiments: Sequence[Experiment], results: Sequence[Result], store: Store) -> list[str]:
     from equipoise.report.datasets import dataset_report
+    from equipoise.report.formats import as_markdown
     from equipoise.report.frames import frame_loader
-    from equipoise.report.tables import as_markdown, table_report
+    from equipoise.report.tables import table_report
 
     load_frame = frame_loader(store)
     return [

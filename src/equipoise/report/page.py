@@ -26,11 +26,12 @@ from equipoise.experiments.experiment import Cell, Experiment
 from equipoise.experiments.parser import experiment_names, further_experiment_names
 from equipoise.experiments.result import Result, describe_machine, library_versions
 from equipoise.experiments.store import DEFAULT_PATH, Store
+from equipoise.report.claim_text import ClaimText
 from equipoise.report.claims import Judgement
 from equipoise.report.figures import draw_figure, has_figure
 from equipoise.report.frames import FrameLoader, frame_loader
 from equipoise.report.page_data import page_data
-from equipoise.report.tables import ClaimText, TableReport
+from equipoise.report.tables import TableReport
 
 DPI = 100  # sharp enough at the width of the page, at about 100 kB per figure
 

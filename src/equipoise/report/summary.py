@@ -24,6 +24,7 @@ EXCLUDED_OUTCOMES = ("failed", "interrupted")
 OTHER_SETTINGS = attrgetter(*(name for name in FIELDS if name != "epochs"))  # all settings but the number of epochs
 TIE: Final = 1e-6  # means that differ by less are equal: a rounding error, far below one node or one epoch
 REFERENCE_SCHEME: Final = "xav"  # other schemes are compared with it
+MISSING: Final = "missing"  # printed for the accuracy of a cell without runs
 
 
 class RunResult(Protocol):
@@ -54,6 +55,17 @@ class Estimate:
         """Format as ``79.5 ± 1.3``, or as the mean alone if there is no interval."""
         interval = "" if math.isnan(self.ci) else f" ± {self.ci:.{digits}f}"
         return f"{self.mean:.{digits}f}{interval}"
+
+
+def estimate_text(estimate: Estimate | None, digits: int, default: str = "") -> str:
+    """Format an estimate; ``default`` if there is none."""
+    return estimate.text(digits) if estimate else default
+
+
+def signed_text(number: float, digits: int = 1) -> str:
+    """Format a number with its sign; without one if it rounds to zero."""
+    text = f"{number:+.{digits}f}"
+    return text.replace("-", "−") if float(text) else text[1:]
 
 
 @dataclass(frozen=True)
