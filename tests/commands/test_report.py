@@ -79,6 +79,8 @@ def test_datasets_need_no_store(monkeypatch):
         (("sgd", "--format", "html"), "unknown format 'html'"),
         (("sgd", "gcn", "--format", "csv"), "one CSV table"),
         (("sgd", "--out", "{store}/below/a/file"), "cannot be written"),
+        (("sgd", "--html", "--out", "page.html"), "--out does not go with --html"),
+        (("sgd", "--figure", "--format", "csv"), "--format does not go with --figure"),
     ],
 )
 def test_errors_name_the_mistake(store, arguments, message):

@@ -69,10 +69,18 @@ def report(
         from equipoise.report.formats import FORMATS
     if format_name is not None and format_name not in FORMATS:
         raise ChoiceError("format", format_name, FORMATS)
-    check_output_folder(out, "--out")
     if figure is not None or html is not None:
+        drawn = "--html page.html" if html is not None else "--figure figure.png"
+        for option, value in (("--out", out), ("--format", format_name)):
+            if value is not None:
+                raise SpecError(
+                    f"{option} does not go with {drawn.split()[0]}",
+                    where=f"{option} {value}",
+                    remedy=f"leave it out, and name the file if you like: {drawn}",
+                )
         _draw(names, store, epochs, figure, html)
         return
+    check_output_folder(out, "--out")
     tables = [table for _, table in _tabulate(names, store, epochs)]
     if out is not None:
         _write(tables, out, list(FORMATS) if format_name is None else [format_name])
