@@ -169,3 +169,12 @@ def test_readme_has_the_numbers_of_the_results(results):
 
 def test_experiment_without_runs():
     assert "equipoise reproduce sgd" in results_tables.rendered_table(load_experiment("sgd"), [])
+
+
+def test_cells_above_a_constant_prediction_are_counted_by_data_set(results):
+    texas = [run for run in results if run.spec.dataset == "texas"]
+    lines = results_tables.rendered_constant(load_experiment("sgd"), texas).splitlines()
+    rows = {line.split(" | ")[0].strip("| "): line for line in lines[2:]}
+    assert list(rows) == list(load_experiment("sgd").axes["dataset"])
+    assert rows["texas"] == "| texas | 37 | 59.5 | 0 of 15 | 0 of 15 |"
+    assert rows["cora"] == "| cora | 1000 | 31.9 | no runs yet | 5 of 6 |"

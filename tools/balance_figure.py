@@ -1,19 +1,24 @@
 """Draw ``when-balance-helps`` as heat maps: ``python tools/balance_figure.py [FILE]``.
 
 Each cell is the mean test score of a scheme minus that of PyG's initialisation, in percentage points, from
-``results/runs.csv``. Cells that lack runs are empty. The default file is docs/images/when-balance-helps.png.
+``results/runs.csv``. Cells that lack runs are empty. Cells in which neither score exceeds that of a constant prediction
+by two standard errors are hatched: both networks may have learnt nothing. The default file is
+docs/images/when-balance-helps.png.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
+from equipoise.data.catalog import dataset_info
 from equipoise.experiments.parser import load_experiment
 from equipoise.experiments.result import Result
 from equipoise.experiments.results_csv import read_csv
@@ -23,18 +28,39 @@ ROOT = Path(__file__).parent.parent
 EXPERIMENT = load_experiment("when-balance-helps")
 BASELINE, SCHEMES = "default", ("bal-o", "rebalanced")
 LIMIT = 20.0  # percentage points at the ends of the colour scale
+HATCH = "0.75"
 
 Map = NDArray[np.float64]
 
 
-def lead_maps(results: Sequence[Result]) -> Mapping[str, Map]:
-    """Leads over PyG's initialisation for each scheme.
+def chance_limit(dataset: str) -> float:
+    """Two standard errors above the score of a constant prediction, in percent: below, a network may not have learnt.
+
+    The standard error of an accuracy p on n nodes is √(p(1−p)/n); that of the ROC AUC of random scores, with a and b
+    nodes in the two classes, √((a+b+1)/(12ab)).
+
+    Args:
+        dataset: name of a data set.
+
+    Returns:
+        The score in percent.
+    """
+    info = dataset_info(dataset)
+    nodes, share = info.split[2], info.constant_score / 100
+    error = math.sqrt(share * (1 - share) / nodes)
+    if info.metric == "roc_auc":
+        error = math.sqrt((nodes + 1) / (12 * info.majority * (nodes - info.majority)))
+    return 100 * (share + 2 * error)
+
+
+def score_maps(results: Sequence[Result]) -> Mapping[str, Map]:
+    """Mean test scores by scheme.
 
     Args:
         results: results of any runs.
 
     Returns:
-        Percentage points; rows are variants and optimizers, columns data sets and depths. NaN where runs are missing.
+        Percent; rows are variants and optimizers, columns data sets and depths. NaN where runs are missing.
     """
     axes = EXPERIMENT.axes
     scores = {
@@ -43,22 +69,26 @@ def lead_maps(results: Sequence[Result]) -> Mapping[str, Map]:
         if record["n"]
     }
 
-    def lead(scheme: str, *cell: object) -> float:
-        ours, baseline = (scores.get((*cell, init), np.nan) for init in (scheme, BASELINE))
-        return float(ours) - float(baseline)
-
     rows = [(variant, optimizer) for optimizer in axes["optimizer"] for variant in axes["variant"]]
     columns = [(dataset, depth) for dataset in axes["dataset"] for depth in axes["depth"]]
-    return {scheme: np.array([[lead(scheme, *r, *c) for c in columns] for r in rows]) for scheme in SCHEMES}
+    return {
+        scheme: np.array([[scores.get((*row, *column, scheme), np.nan) for column in columns] for row in rows], float)
+        for scheme in (BASELINE, *SCHEMES)
+    }
 
 
-def draw(maps: Mapping[str, Map]) -> Figure:
-    """Draw one heat map per scheme, with the numbers in the cells."""
+def draw(scores: Mapping[str, Map]) -> Figure:
+    """Draw one heat map of leads over PyG's initialisation per scheme, with the numbers in the cells."""
     axes = EXPERIMENT.axes
+    limits = np.repeat([chance_limit(str(dataset)) for dataset in axes["dataset"]], len(axes["depth"]))
     depths, variants = axes["depth"], axes["variant"]
     figure = Figure(figsize=(11, 8.6), layout="constrained")
-    panels = figure.subplots(len(maps), 1, squeeze=False)[:, 0]
-    for panel, (scheme, leads) in zip(panels, maps.items(), strict=True):
+    panels = figure.subplots(len(SCHEMES), 1, squeeze=False)[:, 0]
+    for panel, scheme in zip(panels, SCHEMES, strict=True):
+        leads = scores[scheme] - scores[BASELINE]
+        for row, column in np.argwhere(np.fmax(scores[scheme], scores[BASELINE]) <= limits):
+            corner = (column - 0.5, row - 0.5)
+            panel.add_patch(Rectangle(corner, 1, 1, fill=False, hatch="////", edgecolor=HATCH, linewidth=0))
         image = panel.imshow(leads, cmap="PuOr", vmin=-LIMIT, vmax=LIMIT, aspect="auto")
         for (row, column), value in np.ndenumerate(leads):
             if np.isfinite(value):
@@ -83,7 +113,7 @@ def draw(maps: Mapping[str, Map]) -> Figure:
 def main(arguments: Sequence[str]) -> None:
     """Draw the figure from the committed results."""
     target = Path(arguments[0]) if arguments else ROOT / "docs" / "images" / "when-balance-helps.png"
-    draw(lead_maps(list(read_csv(ROOT / "results" / "runs.csv")))).savefig(target, dpi=150)
+    draw(score_maps(list(read_csv(ROOT / "results" / "runs.csv")))).savefig(target, dpi=150)
 
 
 if __name__ == "__main__":

@@ -5,12 +5,13 @@ A page marks the place of a table by two comments, and everything between them i
     <!-- results: sgd -->
     <!-- end of results -->
 
-Four names stand for overviews of the experiments that the page shows:
+Five names stand for overviews, of the experiments that the page shows or of Table 2:
 
 - ``summary``: one row per experiment;
 - ``claims``: the verdict on every claim of the paper, also of experiments that the page does not show;
 - ``further-claims``: the same for the other experiments, ours and those of later papers;
-- ``apart``: the number of cells whose interval overlaps the published one, and a table of the others.
+- ``apart``: the number of cells whose interval overlaps the published one, and a table of the others;
+- ``constant``: the data sets of Table 2 with the score of a constant prediction and the number of cells above it.
 
 ``python tools/results_tables.py`` rewrites all pages; with ``--check`` it changes nothing and fails if a page is out of
 date. Cells without runs are left out. An experiment without published numbers has one column per compared value.
@@ -19,6 +20,7 @@ date. Cells without runs are left out. An experiment without published numbers h
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 import sys
@@ -28,16 +30,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
+from equipoise.data.catalog import dataset_info
 from equipoise.experiments.experiment import Experiment
 from equipoise.experiments.parser import experiment_names, further_experiment_names, load_experiment
 from equipoise.experiments.result import Result
 from equipoise.experiments.results_csv import read_csv
 from equipoise.report.claims import Judgement
 from equipoise.report.formats import as_markdown
+from equipoise.report.summary import summarize, table_rows
 from equipoise.report.tables import TableReport, table_report
 
 ROOT = Path(__file__).parent.parent
-OVERVIEWS = ("summary", "claims", "further-claims", "apart")
+OVERVIEWS = ("summary", "claims", "further-claims", "apart", "constant")
 LATER_PAPERS = ("dynamic-rescaling",)  # reproduced like the paper, but not its claims
 JUDGEMENTS = get_args(Judgement)
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
@@ -167,6 +171,31 @@ def rendered_apart(names: Sequence[str], results: Sequence[Result]) -> str:
     return "\n".join([text, f"| {' | '.join(header)} |", "|---" * len(header) + "|", *rows, ""]) if rows else text
 
 
+def rendered_constant(experiment: Experiment, results: Sequence[Result]) -> str:
+    """Tabulate by data set the score of a constant prediction and how many cells are above it, ours and published.
+
+    Args:
+        experiment: an experiment with several data sets.
+        results: results of any runs.
+
+    Returns:
+        Markdown. A cell is above if its whole interval is.
+    """
+    rows = table_rows(experiment, summarize(experiment, results))
+    header = ("data set", "test nodes", "a constant prediction", "ours: cells above it", "paper: cells above it")
+    lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
+    for dataset in experiment.axes["dataset"]:
+        info = dataset_info(str(dataset))
+        own = [row for row in rows if dataset in row.coordinates]
+        counts = []
+        for estimates in ([row.ours.accuracy for row in own], [row.paper for row in own]):
+            known = [one.mean - (0.0 if math.isnan(one.ci) else one.ci) for one in estimates if one]
+            above = sum(low > info.constant_score for low in known)
+            counts.append(f"{above} of {len(known)}" if known else "no runs yet")
+        lines.append(f"| {dataset} | {info.split[2]} | {info.constant_score:.1f} | {' | '.join(counts)} |")
+    return "\n".join(lines) + "\n"
+
+
 def page_anchors(text: str) -> dict[str, str]:
     """Return the anchor of the section with the table of each experiment, as MyST and GitHub form it."""
     anchors = {}
@@ -202,6 +231,7 @@ def updated_page(text: str, results: Sequence[Result], links: Mapping[str, str] 
             "claims": lambda: rendered_claims(paper, results, known),
             "further-claims": lambda: rendered_claims(further, results, known),
             "apart": lambda: rendered_apart(names, results),
+            "constant": lambda: rendered_constant(load_experiment("sgd"), results),
         }
         content = overviews[name]() if name in overviews else rendered_table(load_experiment(name), results)
         return f"{match[1]}\n{content}\n{match[3]}"

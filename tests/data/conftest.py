@@ -44,7 +44,7 @@ class Server:
 
     def offer_dataset(self) -> DatasetInfo:
         files = (self.offer("tiny/one.bin", b"one" * 1000), self.offer("tiny/raw/two.bin", b"two" * 50_000))
-        return DatasetInfo("tiny", "Tiny", 1, 1, 1, 1, (1, 0, 0), files)
+        return DatasetInfo("tiny", "Tiny", 1, 1, 1, 1, (1, 0, 0), 0, files)
 
 
 @pytest.fixture

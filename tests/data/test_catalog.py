@@ -52,6 +52,12 @@ def test_metric_is_roc_auc_for_two_classes() -> None:
     assert all(info.metric == ("roc_auc" if info.classes == 2 else "accuracy") for info in CATALOG.values())
 
 
+def test_constant_prediction_scores_the_share_of_the_largest_class_or_half_the_area() -> None:
+    assert CATALOG["cora"].constant_score == pytest.approx(31.9)
+    assert CATALOG["texas"].constant_score == pytest.approx(100 * 22 / 37)
+    assert CATALOG["minesweeper"].constant_score == 50
+
+
 @given(st.sampled_from(sorted(CATALOG)), st.randoms(use_true_random=False))
 def test_lookup_ignores_case(name: str, random: Random) -> None:
     mixed = "".join(random.choice([letter.upper(), letter]) for letter in name)

@@ -41,6 +41,7 @@ def test_loaded_sizes_equal_the_published_ones(real_data: Path, name: str) -> No
     assert (data.num_nodes, data.num_edges, data.num_features) == (info.nodes, info.edges, info.features)
     assert data.y.unique().tolist() == list(range(info.classes))
     assert split(data) == info.split
+    assert data.y[data.test_mask].bincount().max() == info.majority
     assert (data.name, data.classes) == (name, info.classes)
     assert data.x.dtype == torch.float
     assert data.y.shape == (info.nodes,)
@@ -51,6 +52,7 @@ def test_synthetic_sizes_equal_the_catalogue() -> None:
     data, info = load_dataset("Synthetic-Citation"), CATALOG["synthetic-citation"]
     assert (data.num_nodes, data.num_edges, data.num_features) == (info.nodes, info.edges, info.features)
     assert (data.name, data.classes, split(data)) == (info.name, info.classes, info.split)
+    assert data.y[data.test_mask].bincount().max() == info.majority
 
 
 def test_user_folder_is_not_changed(real_data: Path, tmp_path: Path, cache: Path) -> None:

@@ -29,6 +29,18 @@ def test_higher_accuracy_is_higher_and_everything_is_inside():
     assert all(LEFT <= mark.x <= RIGHT and TOP <= mark.high <= mark.y <= mark.low <= BOTTOM for mark in marks)
 
 
+def test_a_line_marks_the_score_of_a_constant_prediction():
+    cora, texas = panels(COMPLETE)
+    assert (cora.constant[1], texas.constant[1]) == ("a constant prediction: 31.9", "a constant prediction: 59.5")
+    assert TOP <= texas.constant[0] < cora.constant[0] <= BOTTOM
+
+
+def test_the_line_is_inside_a_panel_whose_cells_are_all_below_it():
+    low = {at: ([20, 21], 200) for at in COMPLETE if at[0] == "texas"}
+    (texas,) = panels(low, small_experiment().subset(dataset=["texas"]))
+    assert texas.constant[0] >= TOP
+
+
 def test_panels_with_our_runs_come_first():
     texas_only = {at: numbers for at, numbers in COMPLETE.items() if at[0] == "texas"}
     assert [(panel.title, panel.has_runs, panel.has_published) for panel in panels(texas_only)] == [

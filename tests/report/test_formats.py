@@ -46,7 +46,7 @@ def test_csv_columns_are_stable():
     report = small_report()
     assert ",".join(report.records[0]) == (
         "dataset,depth,init,status,accuracy,accuracy_ci,epochs,epochs_ci,n,wanted,diverged,failed,best,"
-        "paper_accuracy,paper_accuracy_ci,paper_epochs,paper_epochs_ci,difference,overlap,metric"
+        "paper_accuracy,paper_accuracy_ci,paper_epochs,paper_epochs_ci,difference,overlap,metric,constant"
     )
     assert ",".join(report.comparisons[0]) == (
         "claim,verdict,measure,at,better,better_ci,worse,worse_ci,lead,finding,means_agree"

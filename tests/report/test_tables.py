@@ -42,6 +42,17 @@ def test_tables_name_the_metric_where_it_is_not_accuracy():
     assert {record["metric"] for record in report.records} == {"accuracy", "roc_auc"}
 
 
+def test_a_note_says_how_many_cells_are_not_better_than_a_constant_prediction():
+    note = small_report().notes[-1]
+    assert note.startswith(
+        "A constant prediction, the largest class of the test nodes, scores 31.9 (cora), 59.5 (texas)"
+    )
+    assert note.endswith("; 5 of 8 cells do not exceed it."), note
+    cora = {("cora", 10, "bal-o"): ([78, 80], 200)}
+    assert small_report(cora).notes[-1].endswith("scores 31.9 (cora); all cells exceed it.")
+    assert list(small_report({}).notes) == ["50 % of it"]
+
+
 def test_cells_without_runs_are_missing():
     text = as_markdown(small_report({("cora", 10, "bal-o"): ([78, 80], 200)}))
     row = find_row(text, "texas", "2", "xav")

@@ -70,13 +70,13 @@ def report(
     if format_name is not None and format_name not in FORMATS:
         raise ChoiceError("format", format_name, FORMATS)
     if figure is not None or html is not None:
-        drawn = "--html page.html" if html is not None else "--figure figure.png"
+        drawn, file = ("--html", "page.html") if html is not None else ("--figure", "figure.png")
         for option, value in (("--out", out), ("--format", format_name)):
             if value is not None:
                 raise SpecError(
-                    f"{option} does not go with {drawn.split()[0]}",
+                    f"{option} does not go with {drawn}",
                     where=f"{option} {value}",
-                    remedy=f"leave it out, and name the file if you like: {drawn}",
+                    remedy=f"leave it out, and name the file if you like: {drawn} {file}",
                 )
         _draw(names, store, epochs, figure, html)
         return

@@ -97,6 +97,7 @@ class DatasetInfo:
         features: number of features per node.
         classes: number of classes.
         split: numbers of training, validation and test nodes.
+        majority: number of test nodes in their largest class.
         files: raw files; empty for the synthetic data set.
         metric: measure of a prediction that its publication uses: ``"roc_auc"`` for two classes of unequal size,
             ``"accuracy"`` otherwise.
@@ -109,8 +110,14 @@ class DatasetInfo:
     features: int
     classes: int
     split: tuple[int, int, int]
+    majority: int
     files: tuple[RawFile, ...] = ()
     metric: Metric = "accuracy"
+
+    @property
+    def constant_score(self) -> float:
+        """Highest score of a constant prediction, in percent: the share of the largest class; 50 for ROC AUC."""
+        return 50.0 if self.metric == "roc_auc" else 100 * self.majority / self.split[2]
 
 
 def _planetoid(folder: str) -> tuple[RawFile, ...]:
@@ -127,34 +134,34 @@ def _heterophilous(name: str) -> tuple[RawFile, ...]:
 
 
 _DATASETS = (
-    DatasetInfo("cora", "Cora", 2708, 10556, 1433, 7, (140, 500, 1000), _planetoid("Cora")),
-    DatasetInfo("citeseer", "Citeseer", 3327, 9104, 3703, 6, (120, 494, 988), _planetoid("CiteSeer")),
-    DatasetInfo("pubmed", "Pubmed", 19717, 88648, 500, 3, (60, 500, 1000), _planetoid("PubMed")),
-    DatasetInfo("chameleon", "Chameleon", 2277, 31371, 2325, 5, (1092, 729, 456), _heterophilous("chameleon")),
-    DatasetInfo("squirrel", "Squirrel", 5201, 198353, 2089, 5, (2496, 1664, 1041), _heterophilous("squirrel")),
-    DatasetInfo("actor", "Actor", 7600, 26659, 932, 5, (3648, 2432, 1520), _heterophilous("actor")),
-    DatasetInfo("cornell", "Cornell", 183, 277, 1703, 5, (87, 59, 37), _heterophilous("cornell")),
-    DatasetInfo("texas", "Texas", 183, 279, 1703, 5, (87, 59, 37), _heterophilous("texas")),
-    DatasetInfo("wisconsin", "Wisconsin", 251, 450, 1703, 5, (120, 80, 51), _heterophilous("wisconsin")),
+    DatasetInfo("cora", "Cora", 2708, 10556, 1433, 7, (140, 500, 1000), 319, _planetoid("Cora")),
+    DatasetInfo("citeseer", "Citeseer", 3327, 9104, 3703, 6, (120, 494, 988), 224, _planetoid("CiteSeer")),
+    DatasetInfo("pubmed", "Pubmed", 19717, 88648, 500, 3, (60, 500, 1000), 413, _planetoid("PubMed")),
+    DatasetInfo("chameleon", "Chameleon", 2277, 31371, 2325, 5, (1092, 729, 456), 104, _heterophilous("chameleon")),
+    DatasetInfo("squirrel", "Squirrel", 5201, 198353, 2089, 5, (2496, 1664, 1041), 222, _heterophilous("squirrel")),
+    DatasetInfo("actor", "Actor", 7600, 26659, 932, 5, (3648, 2432, 1520), 377, _heterophilous("actor")),
+    DatasetInfo("cornell", "Cornell", 183, 277, 1703, 5, (87, 59, 37), 16, _heterophilous("cornell")),
+    DatasetInfo("texas", "Texas", 183, 279, 1703, 5, (87, 59, 37), 22, _heterophilous("texas")),
+    DatasetInfo("wisconsin", "Wisconsin", 251, 450, 1703, 5, (120, 80, 51), 32, _heterophilous("wisconsin")),
     DatasetInfo(
-        *("minesweeper", "Minesweeper", 10000, 78804, 7, 2, (5000, 2500, 2500)),
+        *("minesweeper", "Minesweeper", 10000, 78804, 7, 2, (5000, 2500, 2500), 2000),
         files=_heterophilous("minesweeper"),
         metric="roc_auc",
     ),
     DatasetInfo(
-        *("tolokers", "Tolokers", 11758, 1038000, 10, 2, (5879, 2939, 2940)),
+        *("tolokers", "Tolokers", 11758, 1038000, 10, 2, (5879, 2939, 2940), 2298),
         files=_heterophilous("tolokers"),
         metric="roc_auc",
     ),
     DatasetInfo(
-        *("chameleon-filtered", "Chameleon, filtered", 890, 17708, 2325, 5, (427, 302, 161)),
+        *("chameleon-filtered", "Chameleon, filtered", 890, 17708, 2325, 5, (427, 302, 161), 42),
         files=_heterophilous("chameleon_filtered"),
     ),
     DatasetInfo(
-        *("squirrel-filtered", "Squirrel, filtered", 2223, 93996, 2089, 5, (1080, 700, 443)),
+        *("squirrel-filtered", "Squirrel, filtered", 2223, 93996, 2089, 5, (1080, 700, 443), 159),
         files=_heterophilous("squirrel_filtered"),
     ),
-    DatasetInfo("synthetic-citation", "Synthetic citation", 1750, 6948, 500, 7, (140, 500, 1000)),
+    DatasetInfo("synthetic-citation", "Synthetic citation", 1750, 6948, 500, 7, (140, 500, 1000), 155),
 )
 
 CATALOG = {info.name: info for info in _DATASETS}

@@ -42,12 +42,20 @@ class Series:
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel: its title, series, and ticks as (position, text)."""
+    """One panel.
+
+    Attributes:
+        title: values of the axes other than depth and scheme.
+        series: one per scheme.
+        x_ticks, y_ticks: (position, text).
+        constant: (position, text) of the score of a constant prediction, if the panel has one data set.
+    """
 
     title: str
     series: tuple[Series, ...]
     x_ticks: tuple[tuple[float, str], ...]
     y_ticks: tuple[tuple[float, str], ...]
+    constant: tuple[float, str] | None
 
     @property
     def has_runs(self) -> bool:
@@ -79,10 +87,14 @@ def depth_panels(experiment: Experiment, rows: Sequence[TableRow]) -> list[Panel
     for row in rows:
         if row.ours.accuracy or row.paper:
             groups.setdefault(tuple(row.coordinates[index] for index in others), []).append(row)
-    highest = max(
-        _top(estimate) for group in groups.values() for row in group for estimate in (row.ours.accuracy, row.paper)
-    )
-    top = min(100.0, highest + 3)
+    means = [
+        estimate.mean
+        for group in groups.values()
+        for row in group
+        for estimate in (row.ours.accuracy, row.paper)
+        if estimate
+    ]
+    top = min(100.0, max(*means, *(row.ours.constant for group in groups.values() for row in group)) + 3)
     depth, init = axes.index("depth"), axes.index("init")
     schemes = [str(scheme) for scheme in experiment.axes["init"]]
     panels = []
@@ -113,11 +125,14 @@ def _panel(title: str, cells: Mapping[tuple[int, str], TableRow], schemes: Seque
         )
         if ours or paper:
             series.append(Series(scheme, ours, paper))
+    constants = {row.ours.constant for row in cells.values()}
+    constant = constants.pop() if len(constants) == 1 else None
     return Panel(
         title=title,
         series=tuple(series),
         x_ticks=tuple((x, str(depth)) for depth, x in positions.items()),
         y_ticks=tuple((_y(value, top), str(value)) for value in range(0, math.floor(top) + 1, TICK)),
+        constant=None if constant is None else (_y(constant, top), f"a constant prediction: {constant:.1f}"),
     )
 
 
@@ -130,7 +145,3 @@ def _mark(x: float, estimate: Estimate, top: float, label: str, n: int = 0) -> M
 
 def _y(value: float, top: float) -> float:
     return round(BOTTOM - (BOTTOM - TOP) * value / top, 1)
-
-
-def _top(estimate: Estimate | None) -> float:
-    return 0.0 if estimate is None else estimate.mean

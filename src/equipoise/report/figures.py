@@ -18,7 +18,7 @@ from equipoise.experiments.experiment import Cell, Experiment, Value
 from equipoise.experiments.result import Result
 from equipoise.experiments.spec import RunSpec
 from equipoise.report.frames import FrameLoader
-from equipoise.report.plots.accuracy import MEASURES, draw_accuracy
+from equipoise.report.plots.accuracy import CONSTANT, MEASURES, draw_accuracy
 from equipoise.report.plots.changes import draw_parameter_change, draw_zero_change
 from equipoise.report.plots.dynamics import (
     SchemeFrames,
@@ -148,7 +148,7 @@ def _accuracy_figure(runs: ExperimentRuns) -> Figure:
         if summary.accuracy is None or summary.epochs is None:
             missing.append(cell)
             continue
-        row = {"depth": position["depth"], "scheme": position["init"]}
+        row = {"depth": position["depth"], "scheme": position["init"], CONSTANT: summary.constant}
         row[panel] = position.get(panel, getattr(cell.specs[0], panel, ""))
         row |= {"accuracy": summary.accuracy.mean, "accuracy_ci": summary.accuracy.ci}
         if any("accuracy" in cells for cells in experiment.published.values()):

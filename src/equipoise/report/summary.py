@@ -16,7 +16,7 @@ from typing import Final, Protocol
 import numpy as np
 from scipy import stats
 
-from equipoise.data.catalog import Metric
+from equipoise.data.catalog import Metric, dataset_info
 from equipoise.experiments.experiment import Cell, Coordinates, Experiment
 from equipoise.experiments.spec import FIELDS, RunSpec
 
@@ -79,6 +79,7 @@ class CellSummary:
         diverged: number of included runs that ended with a non-finite loss.
         failed: number of runs that failed, were interrupted or were never evaluated; they are excluded.
         metric: metric of the data set.
+        constant: highest score of a constant prediction on the data set, in percent; NaN without runs planned.
     """
 
     accuracy: Estimate | None
@@ -87,6 +88,7 @@ class CellSummary:
     diverged: int = 0
     failed: int = 0
     metric: Metric = "accuracy"
+    constant: float = math.nan
 
     @property
     def n(self) -> int:
@@ -185,6 +187,7 @@ def _summarize_cell(cell: Cell, by_key: dict[str, RunResult]) -> CellSummary:
         diverged=sum(result.outcome == "diverged" for result in included),
         failed=len(results) - len(included),
         metric=cell.specs[0].metric if cell.specs else "accuracy",
+        constant=dataset_info(cell.specs[0].dataset).constant_score if cell.specs else math.nan,
     )
 
 

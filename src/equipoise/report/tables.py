@@ -14,6 +14,7 @@ from equipoise.report.describe import describe_recordings
 from equipoise.report.frames import FrameLoader
 from equipoise.report.summary import (
     MISSING,
+    TIE,
     Estimate,
     RunResult,
     TableRow,
@@ -36,7 +37,7 @@ class TableReport:
         columns, rows: the table as text.
         bold: (row, column) of the best values of each group.
         claims: judged claims.
-        notes: notes of the experiment.
+        notes: notes of the experiment, and what a constant prediction scores.
         records: the table with full precision, one record per row.
         comparisons: the claims with full precision, one record per comparison.
         observations: sentences that describe the recordings.
@@ -93,12 +94,28 @@ def table_report(
         rows=[_row_cells(row, has_metric, bool(experiment.published), has_epochs) for row in rows],
         bold=frozenset(bold),
         claims=[claim_text(*pair) for pair in zip(verdicts, judge_published(experiment), strict=True)],
-        notes=experiment.notes,
+        notes=[*experiment.notes, *_constant_notes(experiment, rows)],
         records=[_row_record(experiment, row) for row in rows],
         comparisons=[_comparison_record(verdict, one) for verdict in verdicts for one in verdict.comparisons],
         panels=depth_panels(experiment, rows),
         observations=[] if load_frame is None else describe_recordings(experiment, load_frame),
     )
+
+
+def _constant_notes(experiment: Experiment, rows: Sequence[TableRow]) -> list[str]:
+    """Say what a constant prediction scores and how many cells are not better; nothing without runs."""
+    finished = [row.ours for row in rows if row.ours.accuracy]
+    if not finished:
+        return []
+    scores = {
+        cell.specs[0].dataset: f"{row.ours.constant:.1f}"
+        for cell, row in zip(experiment.cells, rows, strict=True)
+        if row.ours.accuracy
+    }
+    no_better = sum(summary.accuracy.mean <= summary.constant + TIE for summary in finished if summary.accuracy)
+    listed = ", ".join(f"{score} ({dataset})" for dataset, score in scores.items())
+    count = f"{no_better} of {len(finished)} cells do not exceed it" if no_better else "all cells exceed it"
+    return [f"A constant prediction, the largest class of the test nodes, scores {listed}; {count}."]
 
 
 def _row_cells(row: TableRow, has_metric: bool, published: bool, has_epochs: bool) -> list[str]:
@@ -146,6 +163,7 @@ def _row_record(experiment: Experiment, row: TableRow) -> dict[str, object]:
         "difference": row.difference,
         "overlap": row.overlap,
         "metric": ours.metric,
+        "constant": ours.constant,
     }
 
 

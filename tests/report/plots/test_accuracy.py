@@ -55,6 +55,17 @@ def test_published_numbers_are_open_markers(summary):
     assert ax.get_legend_handles_labels()[1] == ["xav", "bal-o"]
 
 
+def test_score_of_a_constant_prediction_is_a_line_where_there_is_one(summary):
+    text = "dotted: a constant prediction"
+    figure = draw_accuracy(summary.assign(constant=31.9), {}, panel="width")
+    assert text in figure.get_supxlabel()
+    lines = [[line for line in ax.lines if list(line.get_ydata()) == [31.9, 31.9]] for ax in figure.axes]
+    assert [len(line) for line in lines] == [1, 1, 0, 0], "in the panels of accuracy, not in those of epochs"
+    two = draw_accuracy(summary.assign(constant=summary.width / 4), {}, measures=("accuracy",))
+    assert not any(list(line.get_ydata()) == [16.0, 16.0] for line in two.axes[0].lines)
+    assert text not in draw_accuracy(summary, {}, panel="width").get_supxlabel()
+
+
 def test_missing_columns_are_named(summary):
     with pytest.raises(EquipoiseError, match="the summary has no epochs_ci"):
         draw_accuracy(summary.drop(columns="epochs_ci"), {})

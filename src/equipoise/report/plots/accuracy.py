@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import ceil
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -19,6 +19,8 @@ MARGIN = 0.03  # of the vertical axis, beyond its ends
 DEPTH_MARGIN = 1.2  # factor beyond the ends of the depth axis
 COLUMNS = 4  # of panels, if there is one measure
 PAPER = "paper_accuracy"  # optional column of published numbers
+CONSTANT = "constant"  # optional column of the score of a constant prediction
+CONSTANT_LINE: Final[dict[str, Any]] = {"color": "0.4", "linestyle": (0, (1, 2)), "linewidth": 1.2, "zorder": 0}
 SPREAD = 0.12  # log-scale offset from the first to the last scheme at one depth, so that intervals do not overlap
 
 
@@ -33,7 +35,8 @@ def draw_accuracy(
     Args:
         summary: one row per depth, scheme and panel, with the columns ``depth``, ``scheme``, ``accuracy`` and
             ``accuracy_ci`` in percent, ``epochs`` and ``epochs_ci``. Published accuracies, in the optional columns
-            ``paper_accuracy`` and ``paper_accuracy_ci``, are drawn as open markers.
+            ``paper_accuracy`` and ``paper_accuracy_ci``, are drawn as open markers; the score of a constant prediction,
+            in the optional column ``constant``, as a dotted line in panels that have only one.
         settings: settings listed in the caption.
         panel: column with one panel per value, such as the width or the data set; None draws one panel.
         measures: ``"accuracy"``, ``"epochs"`` or both.
@@ -71,12 +74,15 @@ def draw_accuracy(
     handles, schemes = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, schemes, frameon=False, loc="outside upper center", ncols=4)
     text = "mean and 95 % confidence interval" + ("; open markers: published" if PAPER in summary.columns else "")
+    text += "; dotted: a constant prediction" if CONSTANT in summary.columns and "accuracy" in measures else ""
     add_caption(figure, text, settings)
     return figure
 
 
 def _draw_schemes(ax: Axes, rows: pd.DataFrame, measure: str) -> None:
     schemes = list(dict.fromkeys(rows["scheme"]))
+    if measure == "accuracy" and CONSTANT in rows.columns and rows[CONSTANT].nunique() == 1:
+        ax.axhline(rows[CONSTANT].iloc[0], **CONSTANT_LINE)
     for number, scheme in enumerate(schemes):
         own = rows[rows["scheme"] == scheme].sort_values("depth")
         x = own["depth"] * np.exp(SPREAD * (number / max(len(schemes) - 1, 1) - 0.5))
