@@ -56,7 +56,7 @@ def test_published_numbers_are_open_markers(summary):
 
 
 def test_score_of_a_constant_prediction_is_a_line_where_there_is_one(summary):
-    text = "dotted: a constant prediction"
+    text = "thin line: a constant prediction"
     figure = draw_accuracy(summary.assign(constant=31.9), {}, panel="width")
     assert text in figure.get_supxlabel()
     lines = [[line for line in ax.lines if list(line.get_ydata()) == [31.9, 31.9]] for ax in figure.axes]

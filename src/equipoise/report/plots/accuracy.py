@@ -20,7 +20,7 @@ DEPTH_MARGIN = 1.2  # factor beyond the ends of the depth axis
 COLUMNS = 4  # of panels, if there is one measure
 PAPER = "paper_accuracy"  # optional column of published numbers
 CONSTANT = "constant"  # optional column of the score of a constant prediction
-CONSTANT_LINE: Final[dict[str, Any]] = {"color": "0.4", "linestyle": (0, (1, 2)), "linewidth": 1.2, "zorder": 0}
+CONSTANT_LINE: Final[dict[str, Any]] = {"color": "black", "linewidth": 0.7, "zorder": 0}
 SPREAD = 0.12  # log-scale offset from the first to the last scheme at one depth, so that intervals do not overlap
 
 
@@ -36,7 +36,7 @@ def draw_accuracy(
         summary: one row per depth, scheme and panel, with the columns ``depth``, ``scheme``, ``accuracy`` and
             ``accuracy_ci`` in percent, ``epochs`` and ``epochs_ci``. Published accuracies, in the optional columns
             ``paper_accuracy`` and ``paper_accuracy_ci``, are drawn as open markers; the score of a constant prediction,
-            in the optional column ``constant``, as a dotted line in panels that have only one.
+            in the optional column ``constant``, as a thin line in panels that have only one.
         settings: settings listed in the caption.
         panel: column with one panel per value, such as the width or the data set; None draws one panel.
         measures: ``"accuracy"``, ``"epochs"`` or both.
@@ -74,7 +74,7 @@ def draw_accuracy(
     handles, schemes = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, schemes, frameon=False, loc="outside upper center", ncols=4)
     text = "mean and 95 % confidence interval" + ("; open markers: published" if PAPER in summary.columns else "")
-    text += "; dotted: a constant prediction" if CONSTANT in summary.columns and "accuracy" in measures else ""
+    text += "; thin line: a constant prediction" if CONSTANT in summary.columns and "accuracy" in measures else ""
     add_caption(figure, text, settings)
     return figure
 
