@@ -68,8 +68,11 @@ def test_page_leads_with_accuracy_against_depth(page):
     assert count(page, "#lead .panels circle.ours") == 8
     assert count(page, "#lead .panels circle.paper") == 2
     colours = "return [...document.querySelectorAll('#lead .legend line')].map((l) => getComputedStyle(l).stroke)"
-    xav, bal_o = page.run(colours)
-    assert xav != bal_o
+    xav, bal_o, constant = page.run(colours)
+    assert len({xav, bal_o, constant}) == 3
+    assert page.run(texts, "#lead .panels line.constant") == [
+        *("a constant prediction: 31.9", "a constant prediction: 59.5")
+    ]
 
 
 def test_markers_are_inside_their_panels(page):
