@@ -83,6 +83,12 @@ def test_intervals_of_five_accuracies_are_narrower(capsys):
     assert all(ci > widest == pytest.approx(errata.widest_interval(mean, 5), abs=0.05) for mean, ci, widest in rows)
 
 
+def test_rows_of_the_first_xavier_matrix_are_longer_than_one(capsys):
+    (measured,), (printed, corrected) = decimals(capsys, 11)
+    assert printed < 0.1
+    assert measured == pytest.approx(corrected, rel=0.02)
+
+
 def test_widest_interval_is_that_of_accuracies_0_and_100():
     assert errata.widest_interval(40, 5) == pytest.approx(estimate([100.0, 100.0, 0.0, 0.0, 0.0]).ci)
     assert errata.widest_interval(40, 5) > estimate([100.0, 99.0, 1.0, 0.0, 0.0]).ci
@@ -114,5 +120,5 @@ def test_every_erratum_of_the_page_has_its_command():
 
 def test_an_unknown_number_is_refused(capsys):
     with pytest.raises(SystemExit):
-        errata.main(["11"])
-    assert "there is no erratum 11; choose from 1 to 10" in capsys.readouterr().err
+        errata.main(["12"])
+    assert "there is no erratum 12; choose from 1 to 11" in capsys.readouterr().err

@@ -114,6 +114,16 @@ def impossible_intervals() -> None:
             print(f"  {dataset} L = {depth}, {scheme:7}: {mean} ± {ci}, at most ± {widest:.1f} with five runs")
 
 
+def first_layer() -> None:
+    """Erratum 11: the squared norm of a row of the first Xavier matrix is 2n_0 / (n_1 + n_0), not 2n_1 / (n_1 + n_0)."""
+    n_0, n_1 = 1433, 64
+    model = eq.initialize_(eq.Stack("gatv2", [n_0, n_1, 7]), "xav", generator=torch.Generator().manual_seed(0))
+    weight = next(parameter for parameter in model.parameters() if parameter.shape == (n_1, n_0))
+    squared = weight.detach().square().sum(dim=1)
+    print(f"  {n_0} features → {n_1} units: mean squared norm of a row {float(squared.mean()):.3f}")
+    print(f"  as printed {2 * n_1 / (n_1 + n_0):.3f}, corrected {2 * n_0 / (n_1 + n_0):.3f}")
+
+
 def widest_interval(mean: float, runs: int) -> float:
     """Largest half-width of a 95 % interval that accuracies from 0 to 100 with this mean can have."""
     deviation = math.sqrt(mean * (100 - mean) * runs / (runs - 1))  # of runs that reach 0 or 100
@@ -133,6 +143,7 @@ ERRATA: dict[int, Callable[[], None]] = dict(
             repeated_row,
             best_marks,
             impossible_intervals,
+            first_layer,
         ),
         start=1,
     )
