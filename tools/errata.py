@@ -115,7 +115,7 @@ def impossible_intervals() -> None:
 
 
 def first_layer() -> None:
-    """Erratum 11: the squared norm of a row of the first Xavier matrix is 2n_0 / (n_1 + n_0), not 2n_1 / (n_1 + n_0)."""
+    """Erratum 11: a row of the first Xavier matrix has squared norm 2n_0 / (n_1 + n_0), not 2n_1 / (n_1 + n_0)."""
     n_0, n_1 = 1433, 64
     model = eq.initialize_(eq.Stack("gatv2", [n_0, n_1, 7]), "xav", generator=torch.Generator().manual_seed(0))
     weight = next(parameter for parameter in model.parameters() if parameter.shape == (n_1, n_0))

@@ -124,10 +124,12 @@ def rendered_claims(names: Sequence[str], results: Sequence[Result], links: Mapp
     claims = [(name, claim) for name in names for claim in table_report(load_experiment(name), results).claims]
     claims.sort(key=lambda pair: (JUDGEMENTS.index(pair[1].judgement), not pair[1].has_runs))
     counts = Counter(claim.judgement for _, claim in claims)
-    words = {"holds": "hold", "holds but for noise": "hold but for noise", "contradicted": "are contradicted"}
-    phrases = [f"**{counts[judgement]}** {text}" for judgement, text in words.items()]
-    lacking = sum(claim.lacks_runs for _, claim in claims)
-    phrases += [f"**{counts['open']}** are open, {lacking} of them for lack of runs"]
+    words = {"holds": ("holds", "hold"), "holds but for noise": ("holds but for noise", "hold but for noise")}
+    words |= {"contradicted": ("is contradicted", "are contradicted"), "open": ("is open", "are open")}
+    phrases = [
+        f"**{counts[judgement]}** {one if counts[judgement] == 1 else more}" for judgement, (one, more) in words.items()
+    ]
+    phrases += [f"{sum(claim.lacks_runs for _, claim in claims)} of them for lack of runs"]
     header = ("verdict", "claim", "comparisons", "experiment")
     lines = [
         f"{len(claims)} claims: {', '.join(phrases)}.",
