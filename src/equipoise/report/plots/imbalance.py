@@ -49,6 +49,7 @@ def draw_imbalance(panels: Sequence[ImbalancePanel]) -> Figure:
     for ax, panel in zip(axes, panels, strict=True):
         _draw_panel(ax, panel)
     axes[0].set_ylabel("imbalance $c_i$ = incoming − outgoing squared norm")
+    figure.supxlabel("laws from input to output; marker: neuron, bar: median", fontsize=10)
     return figure
 
 
@@ -61,7 +62,6 @@ def _draw_panel(ax: Axes, panel: ImbalancePanel) -> None:
             ax.scatter(x + offsets[mask], values[mask], s=9, marker=marker, color=colour, linewidths=0)
         ax.hlines(np.median(values), x - 0.38, x + 0.38, color=INK, linewidth=2.0, zorder=3)
     ax.set_title(panel.title, fontsize=11)
-    ax.set_xlabel("law, from input to output (marker: neuron, bar: median)")
     count = len(panel.values)
     ax.set_xlim(0.4, count + 0.6)
     ticks = range(1, count + 1, max(1, -(-count // MAX_LABELS)))
