@@ -486,3 +486,20 @@ def test_malformed_data_are_named(data):
     data.x = data.x[:, 0]
     with pytest.raises(TrainingError, match=r"data\.x is float32\[60\]"):
         depth_check(build_stack, data, depths=(2,), steps=1)
+
+
+def test_a_model_that_build_returns_twice_is_refused():
+    data = load_dataset("synthetic-citation")
+    model = Stack("gatv2", [500, 8, 7])
+    with pytest.raises(ModelError, match="parameters of an earlier one"):
+        depth_check(lambda depth: model, data, (2,), ("default", "bal-o"), steps=1)
+
+
+def test_depths_may_be_an_array_and_a_figure_needs_a_file(tmp_path):
+    data = load_dataset("synthetic-citation")
+    check = depth_check(
+        lambda depth: Stack("gatv2", [500, *[8] * (depth - 1), 7]), data, np.array([2, 3]), ("xav",), steps=1
+    )
+    assert [result.size for result in check.results] == [2, 3]
+    with pytest.raises(EquipoiseError, match="needs a file, not a folder"):
+        check.figure(tmp_path)

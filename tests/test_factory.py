@@ -17,6 +17,8 @@ def grouped(): return mlp(), (torch.randn(5, 3),)
 def named(): return mlp(), {"input": torch.randn(5, 3)}
 def model_only(): return mlp()
 def fails(): return 1 / 0
+def build(depth, width=8): return mlp()
+def quits(): raise SystemExit
 value = 3
 """
 
@@ -25,6 +27,7 @@ value = 3
 def folder(tmp_path, monkeypatch):
     (tmp_path / "my_models.py").write_text(SOURCE)
     (tmp_path / "broken.py").write_text("import torch\nraise RuntimeError('not today')\n")
+    (tmp_path / "quits.py").write_text("import sys\nsys.exit(0)\n")
     (tmp_path / "needy.py").write_text("import no_such_package_at_all\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -56,6 +59,9 @@ def test_named_inputs(folder):
         ("my_models:fails", r"fails\(\) failed: ZeroDivisionError(.|\n)*my_models.py:\d+"),
         ("no_such_module:plain", "there is no module 'no_such_module'"),
         ("no_such_file.py:plain", "there is no file no_such_file.py"),
+        ("my_models:build", "build takes depth"),
+        ("quits:plain", "quits cannot be imported: SystemExit: 0"),
+        ("my_models:quits", r"quits\(\) failed: SystemExit"),
         ("broken:plain", r"broken cannot be imported: RuntimeError: not today(.|\n)*broken.py:2"),
         ("needy:plain", "needy cannot be imported: ModuleNotFoundError: No module named 'no_such_package_at_all'"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import inspect
 import sys
 import traceback
 from collections.abc import Callable
@@ -36,9 +37,15 @@ def load_model(reference: str) -> tuple[nn.Module, tuple[Any, ...], dict[str, An
         FactoryError: If the factory cannot be found, fails, or returns something else.
     """
     factory = load_factory(reference)
+    if required := _required_parameters(factory):
+        raise FactoryError(
+            f"{reference.rpartition(':')[2]} takes {', '.join(required)}",
+            where=reference,
+            remedy="name a function without arguments; for one that takes a depth: inspect … --depth 2,5,10",
+        )
     try:
         returned = factory()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         name = reference.rpartition(":")[2]
         raise FactoryError(f"{name}() failed: {_describe(error)}", where=_location(error), remedy=DEBUG) from error
     return _unpack(returned, reference)
@@ -73,6 +80,16 @@ def load_factory(reference: str) -> Callable[..., Any]:
     return function
 
 
+def _required_parameters(factory: Callable[..., Any]) -> list[str]:
+    """Names of the arguments that a function needs."""
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):  # some functions written in C have none
+        return []
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [one.name for one in parameters if one.default is one.empty and one.kind not in variable]
+
+
 def _import(module_name: str) -> ModuleType:
     path = Path(module_name)
     try:
@@ -96,20 +113,20 @@ def _import(module_name: str) -> ModuleType:
             remedy = "run the command from a folder that contains the package, or name a file: path/to/file.py:factory"
             raise FactoryError(f"there is no module {module_name!r}", where=str(Path.cwd()), remedy=remedy) from error
         raise _import_error(module_name, error) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _import_error(module_name, error) from error
 
 
-def _import_error(module_name: str, error: Exception) -> FactoryError:
+def _import_error(module_name: str, error: BaseException) -> FactoryError:
     message = f"{module_name} cannot be imported: {_describe(error)}"
     return FactoryError(message, where=_location(error), remedy=DEBUG)
 
 
-def _describe(error: Exception) -> str:
+def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _location(error: Exception) -> str:
+def _location(error: BaseException) -> str:
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{frame.filename}:{frame.lineno}"
 

@@ -149,6 +149,20 @@ def test_errors_name_the_mistake_before_anything_is_measured(arguments, message)
     assert message in str(result.exception)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (("--explain", "nets.py:model", "--quick"), "--quick"),
+        (("--explain", "nets.py:model", "--figure", "a.png"), "--figure"),
+        (("--read", "bench.json", "--case", "cora-2"), "--case"),
+    ],
+)
+def test_options_without_effect_are_refused(arguments, option):
+    result = bench(*arguments)
+    assert result.exit_code == 2
+    assert f"Invalid value for {option}" in result.output
+
+
 def test_explain_as_table_and_as_json(tmp_path, monkeypatch):
     source = "import torch, equipoise as eq\nfrom torch_geometric.nn import GAT\n"
     source += "def stack(): return eq.Stack('gatv2', [5, 4, 3]), torch.randn(6, 5), torch.randint(6, (2, 9))\n"

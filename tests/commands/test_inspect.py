@@ -44,7 +44,8 @@ def test_depth_check_of_a_model_as_json(run):
         (("synthetic-citation", "--dataset", "cora"), "both name a data set"),
         (("synthetic-citation", "--init", "bal-oo"), "did you mean 'bal-o'"),
         (("synthetic-citation", "--plot", "c.png"), "use --figure"),
-        (("nets.py:build", "--figure", "c.png"), "add --depth"),
+        (("nets.py", "--depth", "2"), "write nets.py:build"),
+        (("nets.py:build",), "build takes depth"),
         (("nets.py:bild", "--depth", "2"), "did you mean build"),
     ],
 )
@@ -52,6 +53,20 @@ def test_errors_name_the_mistake(run, arguments, message):
     result = run(*arguments)
     assert isinstance(result.exception, EquipoiseError)
     assert message in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (("nets.py:build", "--figure", "c.png"), "--figure"),
+        (("nets.py:build", "--lr", "0.5", "--steps", "3"), "--lr, --steps"),
+        (("nets.py:build", "--depth", "2", "--kind", "gcn"), "--kind"),
+    ],
+)
+def test_options_without_effect_are_refused(run, arguments, option):
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert option in result.output
 
 
 def test_help_has_an_example(run):

@@ -129,15 +129,28 @@ def test_errors_name_the_mistake(arguments, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--parts", "parts", "--dataset", "cora"), "leave out --dataset"),
+        (("--parts", "parts", "--dataset", "cora"), "the parts contain the data"),
         (("--checkpoint", "state.pt"), "needs --parts"),
         (("--timeout", "5"), "needs --parts"),
+        (("--parts", "parts", "--checkpoint-every", "5"), "needs --checkpoint FILE"),
     ],
 )
 def test_options_that_exclude_each_other(arguments, message):
     result = run("--epochs", "1", *arguments)
     assert result.exit_code == 2
     assert message in result.output
+
+
+def test_a_checkpoint_that_is_no_file_is_refused_before_training(tmp_path):
+    result = run("--epochs", "1", "--parts", "parts", "--checkpoint", str(tmp_path))
+    assert "this is a folder, not a file" in str(result.exception)
+
+
+def test_pygs_own_initialisation(tmp_path):
+    options = ("--layers", "3", "--width", "8", "--epochs", "3", "--lr", "0.1", "--json")
+    default, again = (json.loads(run(*options, "--init", "default").stdout) for _ in range(2))
+    assert default["loss"] == again["loss"]
+    assert default["loss"] != json.loads(run(*options, "--init", "xav").stdout)["loss"]
 
 
 def test_torchrun_without_parts_is_refused(monkeypatch):

@@ -66,6 +66,12 @@ def test_degrees_are_skewed() -> None:
     assert int(degree.median()) <= 4
 
 
+@pytest.mark.parametrize("seed", ["1", 1.5, None])
+def test_a_seed_that_is_no_integer_raises(seed: object) -> None:
+    with pytest.raises(DataOptionError, match="is not a valid seed"):
+        synthetic_citation(seed)  # type: ignore[arg-type]
+
+
 def test_negative_seed_raises() -> None:
     with pytest.raises(DataOptionError, match="-1 is not a valid seed"):
         synthetic_citation(-1)

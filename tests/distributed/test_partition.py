@@ -358,3 +358,11 @@ class TestDestination:
             eq.partition(self.data, 2, tmp_path / "parts", force=True, on_progress=interrupt)
         assert eq.load_part(tmp_path / "parts", 0).parts == 3
         assert [path.name for path in tmp_path.iterdir()] == ["parts"]
+
+
+def test_far_more_parts_than_nodes_are_refused(tmp_path):
+    data = Data(x=torch.rand(3, 2), edge_index=torch.tensor([[0], [1]]))
+    assert eq.partition(data, 5, tmp_path / "five", method="blocks").nodes.count(0) >= 2
+    with pytest.raises(PartitionError, match="2000000000 parts of 3 nodes"):
+        eq.partition(data, 2_000_000_000, tmp_path / "many")
+    assert [folder.name for folder in tmp_path.iterdir()] == ["five"]

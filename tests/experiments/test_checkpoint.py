@@ -8,6 +8,7 @@ import signal
 import pytest
 import torch
 
+from equipoise.errors import TrainingError
 from equipoise.experiments.checkpoint import DIGITS, HEADER, Checkpoint
 from equipoise.experiments.run import run
 from equipoise.training.history import TrainingState
@@ -122,6 +123,32 @@ def test_flipped_bytes_are_noticed_wherever_they_are(tmp_path, caplog, position)
     assert "one.damaged, the run starts over" in caplog.text
     assert (tmp_path / "one.damaged").read_bytes() == damaged
     assert not path.exists()
+
+
+def test_a_damaged_file_does_not_replace_an_earlier_one(tmp_path):
+    (tmp_path / "one.damaged").write_text("earlier")
+    (tmp_path / "one.pt").write_text("not a checkpoint")
+    assert Checkpoint(tmp_path / "one.pt", "key").load() is None
+    assert (tmp_path / "one.damaged").read_text() == "earlier"
+    assert (tmp_path / "one.damaged-2").read_text() == "not a checkpoint"
+
+
+def test_a_file_that_is_not_a_checkpoint_of_the_run_is_refused(tmp_path):
+    path = tmp_path / "one.pt"
+    Checkpoint(path, "key").check_ownership()  # there is no file yet
+    one = interrupted_run(path)
+    Checkpoint(path, one.key).check_ownership()
+    with pytest.raises(TrainingError, match="belongs to another run"):
+        Checkpoint(path, "another").check_ownership()
+    path.write_bytes(path.read_bytes()[:-200])
+    Checkpoint(path, one.key).check_ownership()  # damaged: set aside when it is loaded
+    for text in ("my notes", ""):
+        path.write_text(text)
+        with pytest.raises(TrainingError, match="it is not a checkpoint"):
+            Checkpoint(path, one.key).check_ownership()
+        assert path.read_text() == text
+    with pytest.raises(TrainingError, match="cannot be read"):
+        Checkpoint(tmp_path, one.key).check_ownership()
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,16 @@ import torch
 import torch_geometric.nn as pyg
 from torch import nn
 
-from equipoise.errors import ArchitectureError, BalanceError, ChoiceError, ForwardError
+from equipoise.errors import (
+    ArchitectureError,
+    BalanceError,
+    ChoiceError,
+    ForwardError,
+    InitializationError,
+    LawError,
+)
 from equipoise.init.schemes import SCHEMES, initialize_
+from equipoise.laws.discover import discover
 from equipoise.nn.stack import KINDS, Stack
 from tests.init.helpers import HandWritten, assert_raises_and_unchanged, max_relative_imbalance, seeded, stack
 from tests.networks import CLASSES, FEATURES, graph
@@ -188,6 +196,21 @@ def test_invalid_arguments():
     assert_raises_and_unchanged(stack("gcn"), BalanceError, "beta must be", beta=-1.0)
     assert_raises_and_unchanged(stack("gcn"), BalanceError, "beta must be", beta=float("inf"))
     assert_raises_and_unchanged(stack("gcn"), BalanceError, "beta must be", beta=torch.ones(3))
+    assert_raises_and_unchanged(stack("gcn"), BalanceError, "beta must be", beta="2")
+    for scheme in ("xav", "rebalanced"):
+        assert_raises_and_unchanged(stack("gcn"), InitializationError, "takes no beta", scheme=scheme, beta=2.0)
+    assert_raises_and_unchanged(stack("gcn"), ChoiceError, "unknown direction", scheme="xav", direction="backward")
+    assert_raises_and_unchanged(stack("gcn"), InitializationError, "generator must be", generator=3)
+    assert_raises_and_unchanged(stack("gcn"), ChoiceError, "unknown scheme", scheme=["bal-o"])
+
+
+def test_laws_of_another_model_are_refused():
+    x, edge_index = graph()
+    one, other = (Stack("gatv2", [FEATURES, 8, 8, CLASSES], norm="layer").double() for _ in range(2))
+    laws, before = discover(one, x, edge_index), copy.deepcopy(one.state_dict())
+    assert_raises_and_unchanged(other, LawError, "belongs to another model", laws=laws)
+    assert_raises_and_unchanged(other, LawError, "expected a list of laws", laws="abc")
+    torch.testing.assert_close(one.state_dict(), before, rtol=0, atol=0)
 
 
 def test_inputs_made_in_inference_mode():

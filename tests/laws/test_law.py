@@ -225,3 +225,12 @@ def test_exponents_must_be_positive_and_one_per_slot():
     for exponents in ((1,), (1, 0)):
         with pytest.raises(LawError, match="2 positive exponents"):
             Law(law.incoming, law.outgoing, exponents)
+
+
+@pytest.mark.parametrize("factors", [3.0, torch.ones(3), -torch.ones(8), torch.full((8,), float("inf"))])
+def test_factors_that_are_no_rescaling_are_refused(factors):
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    (law,), before = discover(model, torch.rand(5, 6)), copy.deepcopy(model.state_dict())
+    with pytest.raises(LawError, match=r"positive factors|infinite"):
+        law.rescale_(factors)
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)

@@ -367,6 +367,9 @@ def test_a_change_of_the_outputs_is_undone():
     )
     model[1] = nn.ReLU()
     assert rebalance_(laws, optimizer, inputs={"input": torch.randn(4, 5)}) <= 1e-6
+    for nothing in (torch.full((4, 5), float("nan")), torch.rand(0, 5)):
+        with pytest.raises(ForwardError, match="no finite number on inputs="):
+            rebalance_(laws, inputs=nothing)
     with pytest.raises(ForwardError, match="the model fails on inputs="):
         rebalance_(laws, inputs=torch.randn(4, 6))
     with pytest.raises(LawError, match="2 models"):

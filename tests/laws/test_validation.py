@@ -102,6 +102,8 @@ INVALID_CALLS = {
     ),
     "parameters without values": (mlp().to("meta"), (X,), ModelError, "parameters without values"),
     "input without values": (mlp(), (X.to("meta"),), ForwardError, "has no values"),
+    "inputs are empty": (mlp(), (X[:0],), ForwardError, "the inputs are empty"),
+    "TorchScript": (torch.jit.script(mlp()), (X,), ModelError, "TorchScript"),
     "output is not finite": (TransformedOutput(lambda y: y / 0.0), (X,), OutputError, "not finite"),
 }
 
@@ -125,6 +127,12 @@ def test_explain_raises_the_same_error(call):
 def test_a_layer_without_neurons_has_no_law():
     model = nn.Sequential(nn.Linear(5, 0), nn.ReLU(), nn.Linear(0, 3))
     assert discover(model, X) == []
+
+
+@pytest.mark.parametrize("selector", ["out", lambda result: result["out"], lambda result: 1 / 0])
+def test_an_output_selector_that_fails_is_named(selector):
+    with pytest.raises(OutputError, match="output= failed on float64"):
+        discover(mlp(), X, output=selector)
 
 
 def test_output_selects_the_tensor():

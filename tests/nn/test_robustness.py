@@ -15,8 +15,9 @@ from torch.func import functional_call, grad, vmap
 from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, GINConv, GraphConv, SAGEConv, TransformerConv
 
 from equipoise import Stack, fuse_
-from equipoise.errors import EquipoiseError
-from equipoise.nn.fused_convs import unfuse_
+from equipoise.errors import EquipoiseError, GraphError
+from equipoise.nn.dense_product import multiply, weight_gradient
+from equipoise.nn.fused_convs import FusedGATv2Conv, unfuse_
 from equipoise.nn.fused_transformer import _compile_kernels
 
 NODES, FEATURES, CHANNELS = 12, 5, 8
@@ -137,10 +138,69 @@ def test_other_integer_types_of_edge_index(pair: Pair, x: Tensor, edge_index: Te
     assert_equal(fused(x, edge_index.to(dtype)), expected)
 
 
-def test_the_wrong_number_of_features_is_an_error(pair: Pair, edge_index: Tensor) -> None:
-    for conv in pair:
+@pytest.mark.parametrize("width", [FEATURES - 1, FEATURES + 1])
+def test_the_wrong_number_of_features_is_an_error(pair: Pair, edge_index: Tensor, width: int) -> None:
+    (stock, fused), x = pair, torch.randn(NODES, width, dtype=torch.float64)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        stock(x, edge_index)
+    own_map = isinstance(stock, GINConv)  # of which GIN knows no width
+    message = "shapes cannot be multiplied" if own_map else f"x has {width} features, but the layer expects {FEATURES}"
+    with pytest.raises(RuntimeError if own_map else GraphError, match=message):
+        fused(x, edge_index)
+
+
+@pytest.mark.parametrize("name", ["gatv2", "gat"])
+@pytest.mark.parametrize("shape", [(1, 2, CHANNELS - 1), (1, 3, CHANNELS), (1, 1, 1), (CHANNELS,), (1, 1, CHANNELS)])
+def test_attention_vectors_of_other_shapes_give_pygs_result_or_a_named_error(
+    name: str, shape: tuple[int, ...], x: Tensor, edge_index: Tensor
+) -> None:
+    stock = CONVS[name]().double()
+    attribute = "att" if name == "gatv2" else "att_src"
+    setattr(stock, attribute, nn.Parameter(torch.randn(shape, dtype=torch.float64)))
+    fused = fuse_(copy.deepcopy(stock))
+    try:
+        expected = stock(x, edge_index)
+    except RuntimeError:
+        with pytest.raises(GraphError, match=f"{attribute} has shape .*, expected"):
+            fused(x, edge_index)
+    else:
+        assert_equal(fused(x, edge_index), expected)
+
+
+@pytest.mark.parametrize("width", [1, FEATURES - 1, FEATURES + 1, 100 * FEATURES])
+@pytest.mark.parametrize("training", [True, False])
+def test_a_fused_stack_names_the_wrong_number_of_features(edge_index: Tensor, width: int, training: bool) -> None:
+    model = Stack("gatv2", [FEATURES, CHANNELS, CHANNELS, 3]).train(training)
+    with (
+        torch.set_grad_enabled(training),
+        pytest.raises(GraphError, match=f"x has {width} features, but the layer expects {FEATURES}"),
+    ):
+        model(torch.rand(NODES, width), edge_index)
+
+
+@pytest.mark.parametrize("grown", [False, True])
+def test_parameters_of_a_stack_that_do_not_fit_each_other_are_named(edge_index: Tensor, grown: bool) -> None:
+    x, wrong = torch.rand(NODES, FEATURES), CHANNELS * 2 if grown else CHANNELS // 2
+    model = Stack("gatv2", [FEATURES, CHANNELS, CHANNELS, 3])
+    model(x, edge_index)  # a plan of the right shapes exists
+    model.convs[1] = FusedGATv2Conv(wrong, CHANNELS, share_weights=True, bias=False)
+    with pytest.raises(GraphError, match=rf"lin_l.weight of layer 1 has shape .*{wrong}\), expected \(8, 8\)"):
+        model(x, edge_index)
+    model = Stack("gatv2", [FEATURES, CHANNELS, CHANNELS, 3])
+    model(x, edge_index)
+    model.convs[1].att.data = torch.rand(1, 1, wrong)  # the same parameter, so no check of identity notices
+    with pytest.raises(GraphError, match=rf"att of layer 1 has shape \(1, 1, {wrong}\), expected \(1, 1, 8\)"):
+        model(x, edge_index)
+    model = Stack("gatv2", [FEATURES, CHANNELS, CHANNELS, 3])
+    model.convs[0].att = nn.Parameter(torch.rand(1, 1, wrong))
+    with pytest.raises(GraphError, match="att has shape"):
+        model(x, edge_index)
+
+
+def test_products_of_matrices_that_do_not_fit_are_an_error() -> None:
+    for product in (multiply, weight_gradient):
         with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-            conv(torch.randn(NODES, FEATURES + 1, dtype=torch.float64), edge_index)
+            product(torch.rand(16, 8), torch.rand(24, 8))
 
 
 def test_autocast(pair: Pair, x: Tensor, edge_index: Tensor) -> None:

@@ -358,3 +358,21 @@ def test_recomputed_activations_give_the_same_numbers(options):
     torch.testing.assert_close(*gradients)
     if "dropout" in options or "norm" in options:  # otherwise one function, which saves none of its activations here
         assert saved[1] < saved[0] / 2
+
+
+def test_numpy_integers_are_numbers_of_heads() -> None:
+    model = Stack("gatv2", np.array([5, 8, 3]), heads=np.int64(2), out_heads=np.int64(1))
+    assert model(torch.rand(4, 5), torch.tensor([[0, 1], [1, 2]])).shape == (4, 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"widths": None}, "widths is a NoneType"),
+        ({"dropout": None}, "dropout=None"),
+        ({"dropout": "0.5"}, "dropout='0.5'"),
+    ],
+)
+def test_options_of_another_type_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArchitectureError, match=message):
+        Stack("gatv2", **{"widths": [5, 8, 3], **options})

@@ -8,7 +8,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GAT
 
 from equipoise.data.load import load_dataset
-from equipoise.errors import ChoiceError, TrainingError
+from equipoise.errors import ChoiceError, ForwardError, TrainingError
 from equipoise.init.schemes import initialize_
 from equipoise.kernels.denormals import is_flushing_denormals
 from equipoise.nn.fused_convs import fuse_
@@ -297,12 +297,73 @@ def test_invalid_arguments(data):
         train(model, data, lr=0.1, patience=0)
     with pytest.raises(TrainingError, match=r"expected a torch\.nn\.Module"):
         train("model", data, lr=0.1)
+    history = train(model, data, lr=0.1, epochs=1)
+    with pytest.raises(TrainingError, match="the history has the metric 'accuracy', and the run 'roc_auc'"):
+        train(model, data, lr=0.1, epochs=2, history=history, metric="roc_auc")
     data.val_mask = data.val_mask[:, None]
     with pytest.raises(TrainingError, match=r"val_mask has 2 dimensions(.|\n)*choose one split"):
         train(model, data, lr=0.1)
     del data.test_mask
     with pytest.raises(TrainingError, match="no test_mask"):
         train(model, data, lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (lambda data: {"train_mask": torch.arange(len(data.y))}, "train_mask is int64.* other than 0 and 1"),
+        (lambda data: {"val_mask": torch.full((len(data.y),), torch.nan)}, "val_mask is float32"),
+        (lambda data: {"x": data.x.numpy()}, "data.x is a ndarray"),
+        (lambda data: {"edge_index": data.edge_index.tolist()}, "data.edge_index is a list"),
+        (lambda data: {"y": data.y.tolist()}, "data.y is a list"),
+        (lambda data: {"y": torch.tensor(1)}, "data.y has no dimension"),
+        (lambda data: {"y": data.y.to(torch.complex64)}, "the targets are complex"),
+        (lambda data: {"x": torch.cat([data.x, data.x])}, "targets need as many rows of scores"),
+    ],
+)
+def test_malformed_graphs_are_named(data, changes, message):
+    for name, value in changes(data).items():
+        data[name] = value
+    with pytest.raises(TrainingError, match=message):
+        train(plain_network(), data, lr=0.1, epochs=1)
+
+
+def test_masks_of_integers_are_masks(data):
+    expected = train(plain_network(), data.clone(), lr=0.1, epochs=2).loss
+    data.train_mask = data.train_mask.long()
+    assert train(plain_network(), data, lr=0.1, epochs=2).loss == expected
+
+
+@pytest.mark.parametrize(
+    ("forward", "error", "message"),
+    [
+        (lambda lin, x: {}["scores"], ForwardError, "failed: KeyError: 'scores'"),
+        (lambda lin, x: lin(x).sum(), TrainingError, "as many rows of scores"),
+        (lambda lin, x: lin(x).detach(), TrainingError, "does not depend on trainable parameters"),
+    ],
+)
+def test_malformed_models_are_named(data, forward, error, message):
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lin = nn.Linear(data.num_features, CLASSES)
+
+        def forward(self, x, edge_index):
+            assert edge_index.dim() == 2
+            return forward(self.lin, x)
+
+    with pytest.raises(error, match=message):
+        train(Network(), data, lr=0.1, epochs=1)
+
+
+def test_frozen_models_and_failing_metrics_are_named(data):
+    def metric(scores, targets):
+        raise KeyError("nothing")
+
+    with pytest.raises(TrainingError, match=r"failed: KeyError: 'nothing'"):
+        train(plain_network(), data, lr=0.1, epochs=1, metric=metric)
+    with pytest.raises(TrainingError, match="does not depend on trainable parameters"):
+        train(plain_network().requires_grad_(False), data, lr=0.1, epochs=1)
 
 
 @pytest.mark.slow

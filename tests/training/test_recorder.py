@@ -330,6 +330,9 @@ def test_wrong_optimizers_and_epochs_are_named():
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
     with pytest.raises(TrainingError, match=r"expected a torch\.optim\.Optimizer, got str"):
         Recorder(model, optimizer="adam")
+    other = torch.optim.SGD(torch.nn.Linear(3, 4).parameters(), lr=0.1)
+    with pytest.raises(TrainingError, match="no parameter of this model"):
+        Recorder(model, optimizer=other)
     for epoch in ("1", 1.5, None):
         with pytest.raises(TrainingError, match="epoch must be an integer"):
             Recorder(model).step(epoch)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from equipoise.bench.cases import CASE_NAMES, SCALING, select_cases
+from equipoise.commands.options import refuse_options
 from equipoise.commands.outputs import FIGURE_SUFFIXES, check_output
 from equipoise.commands.terminal import print_tables, progress_bars, spinner
 from equipoise.errors import EquipoiseError
@@ -22,6 +23,7 @@ Option = typer.Option
 
 
 def bench(
+    context: typer.Context,
     *,
     case: Annotated[
         list[str] | None,
@@ -63,6 +65,12 @@ def bench(
     ] = None,
 ) -> None:
     """Measure time and memory per epoch, compared with PyG (and DGL, if installed) and with the roofline."""
+    if explain is not None:
+        void = set(context.params) - {"context", "explain", "as_json"}
+        refuse_options(context, void, "has no effect with --explain, which measures nothing: leave it out")
+    if read is not None:
+        void = {"case", "threads", "isa", "quick", "huge"}
+        refuse_options(context, void, "has no effect with --read, which measures nothing: leave it out")
     check_output(as_json, "--json")
     check_output(figure, "--figure", FIGURE_SUFFIXES)
     if explain is not None:

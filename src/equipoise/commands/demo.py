@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,8 @@ import typer
 from equipoise.commands.options import DataRoot
 from equipoise.commands.outputs import FIGURE_SUFFIXES, check_output
 from equipoise.commands.terminal import progress_bars
+from equipoise.data.catalog import dataset_info
+from equipoise.errors import EquipoiseError
 
 Option = typer.Option
 
@@ -36,6 +39,9 @@ def demo(
     """Show the laws and the imbalance of a stock GAT, then train a deep GAT with four initialisation schemes."""
     from rich.console import Console
 
+    name = dataset_info(dataset).name
+    if lr is not None and not 0 < lr < math.inf:
+        raise EquipoiseError(f"the learning rate must be finite and above 0, got {lr}", where="--lr")
     check_output(plot, "--plot", FIGURE_SUFFIXES)
     console = Console()
     with console.status("loading torch and PyG …"):
@@ -44,12 +50,12 @@ def demo(
         from equipoise.report.plots.style import save_figure
     laws_figure = show_laws(plot.with_stem(f"{plot.stem}-laws"), console)
 
-    real = dataset != DemoSettings.dataset
+    real = name != DemoSettings.dataset
     settings = DemoSettings(
-        dataset,
+        name,
         data_root,
         layers,
-        lr=lr or (0.05 if real else 0.1),
+        lr=(0.05 if real else 0.1) if lr is None else lr,
         epochs=epochs or (1500 if real else 250),
         seed=seed,
     )

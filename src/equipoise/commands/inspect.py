@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from equipoise.commands.discover import FACTORY_HELP, Plot, plot_laws
-from equipoise.commands.options import DataRoot, Json
+from equipoise.commands.options import DataRoot, Json, refuse_options
 from equipoise.commands.outputs import FIGURE_SUFFIXES, check_output
 from equipoise.commands.terminal import spinner
 from equipoise.commands.threads import wait_passively
@@ -38,6 +38,7 @@ Subject = Annotated[
 
 
 def inspect(
+    context: typer.Context,
     subject: Subject,
     *,
     depth: Annotated[
@@ -93,10 +94,12 @@ def inspect(
     if lr is not None and not 0 < lr < math.inf:
         raise EquipoiseError(f"the learning rate must be finite and above 0, got {lr}", where="--lr")
     if depth is None and dataset is None and ":" in subject:
-        if figure is not None:
-            raise EquipoiseError("--figure requires a depth check", remedy="add --depth 2,5,10, or use --plot")
+        void = set(context.params) - {"context", "subject", "as_json", "plot"}
+        refuse_options(context, void, "belongs to a depth check: add --depth 2,5,10")
         _explain(subject, as_json, plot)
         return
+    if ":" in subject:
+        refuse_options(context, ("kind", "width"), f"the network is that of {subject}: leave out this option")
     if plot is not None:
         raise EquipoiseError("--plot shows one network, not a depth check", remedy="use --figure")
     depths = _parse_depths(DEPTHS if depth is None else depth)
@@ -111,7 +114,7 @@ def inspect(
         build,
         data,
         depths,
-        init.split(","),
+        [scheme.strip() for scheme in init.split(",")],
         steps,
         lr=lr,
         optimizer=optimizer,
@@ -146,6 +149,8 @@ def _dataset_name(subject: str, dataset: str | None) -> str:
             f"{subject!r} and --dataset {dataset} both name a data set",
             remedy=f"leave one out, or name a model: package.module:build --dataset {dataset}",
         )
+    if subject.endswith(".py"):
+        raise EquipoiseError(f"{subject} does not name a function", remedy=f"write {subject}:build")
     return subject
 
 

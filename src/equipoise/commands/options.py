@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +13,7 @@ from typer.core import TyperCommand
 from equipoise.errors import SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from equipoise.experiments.experiment import Experiment
 
@@ -47,6 +48,28 @@ DEFAULT_STORE = Path("equipoise.sqlite")
 
 OPTIONAL_FILE_OPTIONS = ("--figure", "--html")
 DEFAULT_FILES = Path()  # value of such an option without a file; no file has this name
+
+
+def given_options(context: typer.Context) -> set[str]:
+    """Names of the parameters that the command line sets."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+
+
+def refuse_options(context: typer.Context, names: Iterable[str], reason: str) -> None:
+    """Refuse options that would have no effect.
+
+    Args:
+        context: Context of the command.
+        names: Parameters that another one makes void.
+        reason: When they have no effect, and what to do instead.
+
+    Raises:
+        BadParameter: One of them is given.
+    """
+    flags = {str(parameter.name): parameter.opts[0] for parameter in context.command.params}
+    if void := sorted(flags[name] for name in given_options(context).intersection(names)):
+        raise typer.BadParameter(reason, param_hint=", ".join(void))
 
 
 class OptionalFileCommand(TyperCommand):
@@ -97,10 +120,18 @@ def select_experiments(
 
     Returns:
         One experiment per name.
+
+    Raises:
+        SpecError: Two experiments have the same name, and files and tables would not tell them apart.
     """
     from equipoise.experiments.parser import load_experiment
 
     depths = None if depth is None else [_parse_depth(text) for text in _split(depth)]
+    twice = [name for name, number in Counter(Path(name).stem for name in names).items() if number > 1]
+    if twice:
+        raise SpecError(
+            f"the experiment {twice[0]!r} is named twice", remedy="name it once, or rename one of the files"
+        )
     return [
         load_experiment(name).subset(
             dataset=None if dataset is None else [text.lower() for text in _split(dataset)],

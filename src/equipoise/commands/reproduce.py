@@ -26,6 +26,7 @@ from equipoise.commands.options import (
     StoreFile,
     Variant,
     format_duration,
+    refuse_options,
     select_experiments,
 )
 from equipoise.commands.terminal import SweepDisplay, SweepLog, SweepProgress, print_tables, spinner
@@ -43,6 +44,7 @@ Option = typer.Option
 
 
 def reproduce(
+    context: typer.Context,
     names: ExperimentNames = None,
     *,
     dataset: Dataset = None,
@@ -79,6 +81,9 @@ def reproduce(
     Runs that are in the store are not repeated: you can stop at any time and
     resume with the same command.
     """
+    if list_only:
+        void = ("dry_run", "store", "retry", "ray", "run_timeout", "figure")
+        refuse_options(context, void, "has no effect with --list: leave it out")
     if retry not in (None, "failed"):
         raise ChoiceError("--retry", retry, ["failed"])
     if ray is not None and jobs is not None:

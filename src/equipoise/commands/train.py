@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from equipoise.atomic_write import write_atomically
-from equipoise.commands.options import DataRoot
+from equipoise.commands.options import DataRoot, refuse_options
 from equipoise.commands.outputs import check_output
 from equipoise.commands.terminal import epoch_bar, spinner, warn_if_long
 from equipoise.commands.threads import wait_passively
+from equipoise.commands.train_parts import default_checkpoint, restarts, train_on_part
 from equipoise.data.catalog import METRIC_TITLES, Metric, dataset_info
 from equipoise.errors import TrainingError
 from equipoise.experiments.choices import CHOICES
@@ -106,7 +107,7 @@ def train(
 
     wait_passively()
     check_output(save, "--save")
-    _check_parts_options(context, parts)
+    _check_parts_options(context, parts, checkpoint)
     spec = RunSpec(  # checks names and ranges before torch is loaded
         dataset=dataset,
         kind=kind,  # type: ignore[arg-type]
@@ -127,7 +128,6 @@ def train(
     with spinner("loading torch, PyG and the data …") if rank == 0 else nullcontext():
         import torch
 
-        from equipoise.commands.train_parts import default_checkpoint, train_on_part
         from equipoise.data.load import load_dataset
         from equipoise.distributed.parts.loading import load_part
         from equipoise.init.schemes import initialize_
@@ -138,6 +138,7 @@ def train(
         data = load_dataset(dataset, data_root) if part is None else None
         features, classes = _sizes(data, part)
         widths = [features, *[width] * (layers - 1), classes]
+        torch.manual_seed(seed)  # for PyG's own initialisation, and schemes that keep it
         model = Stack(
             kind,
             widths,
@@ -148,8 +149,9 @@ def train(
             bias=bias,
             recompute=recompute,
         )
-        initialize_(model, init, generator=torch.Generator().manual_seed(seed))
-        torch.manual_seed(seed)
+        if init != "default":
+            initialize_(model, init, generator=torch.Generator().manual_seed(seed))
+        torch.manual_seed(seed)  # for dropout
     if part is not None and parts is not None:
         path = checkpoint or default_checkpoint(parts)
         limits = {"interval": checkpoint_every, "timeout": timeout}
@@ -177,18 +179,18 @@ def train(
         raise typer.Exit(130)
 
 
-def _check_parts_options(context: typer.Context, parts: Path | None) -> None:
+def _check_parts_options(context: typer.Context, parts: Path | None, checkpoint: Path | None) -> None:
     """Refuse options that another one makes void, and torchrun without parts, which would train as many copies."""
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    given = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
-    if parts is not None and given & {"dataset", "data_root"}:
-        raise typer.BadParameter(
-            "the parts contain the data; leave out --dataset and --data-root", param_hint="--parts"
+    if parts is not None:
+        refuse_options(context, ("dataset", "data_root"), "the parts contain the data; leave out this option")
+        if int(os.environ.get("RANK", "0")) == 0:  # which alone uses the file
+            check_output(checkpoint, "--checkpoint")
+        if checkpoint is None and not restarts():
+            refuse_options(context, ("checkpoint_every",), "needs --checkpoint FILE, or torchrun --max-restarts")
+    else:
+        refuse_options(
+            context, ("checkpoint", "checkpoint_every", "timeout"), "needs --parts FOLDER (`equipoise partition`)"
         )
-    only_parts = sorted(given & {"checkpoint", "checkpoint_every", "timeout"})
-    if parts is None and only_parts:
-        option = f"--{only_parts[0].replace('_', '-')}"
-        raise typer.BadParameter("needs --parts FOLDER (`equipoise partition`)", param_hint=option)
     if parts is None and os.environ.get("WORLD_SIZE", "1") != "1":
         raise TrainingError(
             f"torchrun started {os.environ['WORLD_SIZE']} processes, and each would train the whole graph",

@@ -25,9 +25,14 @@ if TYPE_CHECKING:
     from equipoise.training.history import History
 
 
+def restarts() -> int:
+    """How often torchrun may restart this job; 0 without torchrun."""
+    return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
+
+
 def default_checkpoint(parts: Path) -> Path | None:
     """The checkpoint file of a job that torchrun may restart; None for any other job."""
-    return parts / "checkpoint.pt" if int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) else None
+    return parts / "checkpoint.pt" if restarts() else None
 
 
 def train_on_part(

@@ -31,6 +31,7 @@ from equipoise.data.catalog import DatasetInfo, dataset_info
 from equipoise.data.files import Root, data_folder, is_intact, missing_files, read_files
 from equipoise.data.synthetic import synthetic_citation
 from equipoise.errors import DataError, DataOptionError, UnsafePickleError
+from equipoise.laws.validation import is_integer
 
 MASKS = ("train_mask", "val_mask", "test_mask")
 VALIDATION_NODES = 500  # they follow the training nodes
@@ -191,8 +192,10 @@ def read_heterophilous(contents: Mapping[str, bytes], name: str, *, split: int =
         DataOptionError: If there is no such split.
         DataError: If the file does not contain a graph.
     """
-    if split not in range(SPLITS):
-        raise DataOptionError(f"there is no split {split}", where=name, remedy=f"choose a split from 0 to {SPLITS - 1}")
+    if not is_integer(split) or split not in range(SPLITS):
+        raise DataOptionError(
+            f"there is no split {split!r}", where=name, remedy=f"choose a split from 0 to {SPLITS - 1}"
+        )
     file = f"{name}.npz"
     with _parsing(file), np.load(io.BytesIO(contents[file]), allow_pickle=False) as arrays:
         return _check_graph(

@@ -20,6 +20,7 @@ from torch_geometric.data import Data
 from torch_geometric.utils import remove_self_loops, to_undirected
 
 from equipoise.errors import DataOptionError
+from equipoise.laws.validation import is_integer
 
 NODES, CLASSES, WORDS = 1750, 7, 500
 KEY_WORDS = 5  # per field
@@ -41,14 +42,14 @@ def synthetic_citation(seed: int = 0) -> Data:
         A PyG ``Data`` object.
 
     Raises:
-        DataOptionError: If the seed is negative.
+        DataOptionError: If the seed is negative or no integer.
 
     Example:
         >>> synthetic_citation().x.shape
         torch.Size([1750, 500])
     """
-    if seed < 0:
-        raise DataOptionError(f"{seed} is not a valid seed", where="synthetic-citation", remedy="choose 0 or more")
+    if not is_integer(seed) or seed < 0:
+        raise DataOptionError(f"{seed!r} is not a valid seed", where="synthetic-citation", remedy="choose 0 or more")
     draw: Draw = np.random.Generator(np.random.PCG64(seed)).random
     y = _permutation(draw) % CLASSES
     train, val, test = _split(y, _permutation(draw))

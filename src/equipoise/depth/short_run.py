@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from typing import Any, TypeAlias
+from weakref import WeakValueDictionary
 
 import torch
 from rich.console import Console
@@ -102,6 +103,7 @@ def run_checks(
     """
     _check_arguments(build, data, sizes, schemes, settings, axis=axis)
     results: list[DepthResult] = []
+    used: WeakValueDictionary[int, nn.Parameter] = WeakValueDictionary()  # a set would compare tensors
     steps = settings.steps
     with torch.random.fork_rng(range(torch.cuda.device_count())), _progress_bar() as progress:
         task = progress.add_task("", total=len(sizes) * len(schemes) * steps)
@@ -112,7 +114,7 @@ def run_checks(
                 lr = settings.learning_rate(data, size if axis == "depth" else 2)
                 result = DepthResult(size, scheme, lr, budget=settings.epochs)
                 results.append(result)
-                model = _build_model(build, result, settings.seed)
+                model = _build_model(build, result, settings.seed, used)
                 if model is None:
                     continue
                 for step in _train(result, model, data, settings):
@@ -170,8 +172,24 @@ class TrainingSet(Loaders):
         return class_entropy(torch.cat(targets)) if targets else None
 
 
-def _build_model(build: ModelBuilder, result: DepthResult, seed: int) -> nn.Module | None:
-    """Build, initialise and fuse a model; None, with a note, if the scheme does not apply to it."""
+def _build_model(
+    build: ModelBuilder, result: DepthResult, seed: int, used: WeakValueDictionary[int, nn.Parameter]
+) -> nn.Module | None:
+    """Build, initialise and fuse a model; None, with a note, if the scheme does not apply to it.
+
+    Args:
+        build: The user's function.
+        result: The result to fill in; it names size and scheme.
+        seed: Seed of the initialisation.
+        used: Parameters of the models before by id, to which those of this one are added.
+
+    Returns:
+        The model.
+
+    Raises:
+        ModelError: ``build`` fails, or returns something else than a new model.
+        EquipoiseError: raised by ``build``.
+    """
     torch.manual_seed(seed)
     try:
         model = build(result.size)
@@ -187,6 +205,12 @@ def _build_model(build: ModelBuilder, result: DepthResult, seed: int) -> nn.Modu
             remedy="it takes a size and returns a torch.nn.Module",
         )
     check_module(model)
+    if any(used.get(id(parameter)) is parameter for parameter in model.parameters()):
+        raise ModelError(
+            f"build({result.size}) returned a model with parameters of an earlier one, which are trained already",
+            remedy="build a new model in each call",
+        )
+    used.update((id(parameter), parameter) for parameter in model.parameters())
     result.note = apply_remedy(model, result.scheme, seed)
     return None if result.note else fuse_(model)
 
@@ -295,7 +319,7 @@ def _check_arguments(
             )
     for scheme in schemes:
         check_remedy(scheme)
-    if not sizes or not schemes or not all(is_integer(size) and size > 0 for size in sizes):
+    if not len(sizes) or not len(schemes) or not all(is_integer(size) and size > 0 for size in sizes):
         raise TrainingError(
             f"at least one {axis} (an integer of 1 or more) and one scheme are required",
             where=f"{axis}s={tuple(sizes)}, schemes={tuple(schemes)}",

@@ -8,12 +8,14 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from equipoise.atomic_write import write_atomically
+from equipoise.errors import TrainingError
 from equipoise.experiments.result import library_versions
 from equipoise.training.history import TrainingState
 
@@ -59,8 +61,37 @@ class Checkpoint:
             log.warning("equipoise: ignoring checkpoint %s: %s; the run starts over", self.path, problem)
         return state
 
+    def check_ownership(self) -> None:
+        """Refuse a file that the user named and that holds anything but a checkpoint of this run.
+
+        Raises:
+            TrainingError: if it is another kind of file, or a checkpoint of another run; either would be lost.
+        """
+        try:
+            content = self.path.read_bytes()
+            saved = (
+                torch.load(io.BytesIO(_verified(content)), weights_only=True) if content.startswith(HEADER) else None
+            )
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            problem = f"it cannot be read: {error.strerror}"
+        except Exception:  # damaged: it is set aside
+            return
+        else:
+            if saved is not None and saved.get("key") == self.key:
+                return
+            problem = "it is not a checkpoint" if saved is None else "it belongs to another run"
+        raise TrainingError(
+            f"the checkpoint is not one of this run: {problem}",
+            where=str(self.path),
+            remedy="name another file, continue the other run with its settings, or delete the file",
+        )
+
     def _set_aside(self, problem: str) -> None:
-        damaged = self.path.with_suffix(".damaged")
+        numbers = chain([""], (f"-{number}" for number in count(2)))
+        names = (self.path.with_suffix(f".damaged{number}") for number in numbers)
+        damaged = next(name for name in names if not name.exists())
         try:
             os.replace(self.path, damaged)
             note = f"it is now {damaged.name}"

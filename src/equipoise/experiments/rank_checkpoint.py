@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -39,7 +40,14 @@ class RankCheckpoint:
 
         Returns:
             The history to pass to :func:`~equipoise.train`; None without a checkpoint of this run.
+
+        Raises:
+            TrainingError: if the file is not a checkpoint, or one of another run.
+            DistributedError: the same on the other ranks.
         """
+        with raise_on_all_ranks():
+            if self._file is not None:
+                self._file.check_ownership()
         state = cast(TrainingState | None, broadcast_object(None if self._file is None else self._file.load()))
         if state is None:
             return None
@@ -65,4 +73,5 @@ class RankCheckpoint:
     def remove(self) -> None:
         """Delete the file at the end of the run."""
         if self._file is not None:
-            self._file.path.unlink(missing_ok=True)
+            with suppress(OSError):  # the run is complete, and its result matters more
+                self._file.path.unlink()

@@ -17,7 +17,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from equipoise.errors import ChoiceError, EquipoiseError, InitializationError
+from equipoise.errors import BalanceError, ChoiceError, EquipoiseError, InitializationError
 from equipoise.init.balance import Direction, ParameterValues, assign_
 from equipoise.init.chain import initial_values
 from equipoise.init.gain import set_gain_
@@ -28,10 +28,10 @@ from equipoise.init.network import balance_along_laws, draw_network, network_rol
 from equipoise.init.trace import Inputs, LayerTrace, first_trace
 from equipoise.laws.binding import positional_arguments
 from equipoise.laws.discover import discover
-from equipoise.laws.law import Law, check_laws
+from equipoise.laws.law import Law, check_laws_of
 from equipoise.laws.probe import Probe
 from equipoise.laws.rebalance import rebalance_
-from equipoise.laws.validation import check_module, check_values
+from equipoise.laws.validation import check_module, check_values, is_number
 
 log = logging.getLogger("equipoise")
 
@@ -139,6 +139,7 @@ def initialize_(
             them, or ``calibrate`` lacks them.
         ArchitectureError: if a looks-linear scheme meets an odd hidden width in a chain.
         BalanceError: if a neuron has zero weights on one side only, or ``beta`` is not positive.
+        LawError: if ``laws`` are not laws of this model.
         ChoiceError: if ``scheme`` or ``direction`` is unknown.
 
     Warns:
@@ -161,7 +162,7 @@ def initialize_(
         >>> torch.allclose(initialize_(model, "rebalanced")(x, edge_index), scores, rtol=1e-3)
         True
     """
-    if scheme not in SCHEMES:
+    if not isinstance(scheme, str) or scheme not in SCHEMES:
         raise ChoiceError("scheme", scheme, SCHEMES)
     check_module(model)
     check_values(model, (inputs, calibrate))
@@ -169,6 +170,8 @@ def initialize_(
     gain_arguments = _gain_arguments(model, calibrate, arguments)
     arguments = gain_arguments if arguments is None else arguments
     settings = SCHEMES[scheme]
+    laws = None if laws is None else check_laws_of(model, laws)
+    _check_options(scheme, beta, direction, generator)
     layers, trace = _known_chain(model, arguments) if settings.draws else (None, None)
     if trace is None and (settings.looks_linear or laws is None):
         trace = first_trace(model, [name for name, module in model.named_modules() if roles_of(module)], arguments)
@@ -187,11 +190,33 @@ def initialize_(
             if settings.balanced and _has_other_parameters(model, layers):
                 _balance_other_parameters(model, scheme, arguments, laws)
         else:
-            laws = _find_laws(model, arguments) if laws is None else check_laws(laws)
+            laws = _find_laws(model, arguments) if laws is None else laws
             _initialize_along_laws(model, scheme, laws, arguments, beta=beta, direction=direction, generator=generator)
         if gain_arguments is not None:
             set_gain_(model, *gain_arguments)
     return model
+
+
+def _check_options(scheme: str, beta: object, direction: object, generator: object) -> None:
+    """Options are checked before any computation, also those that the scheme does not use."""
+    settings = SCHEMES[scheme]
+    if direction not in ("forward", "reverse"):
+        raise ChoiceError("direction", direction, ("forward", "reverse"))
+    if beta is not None and not (settings.balanced and settings.draws):
+        raise InitializationError(
+            f"{scheme} does not scale neurons to a norm and takes no beta",
+            where=f"beta={beta}",
+            remedy="leave out beta, or choose a balanced scheme such as bal-o",
+        )
+    if beta is not None and not is_number(beta) and not isinstance(beta, Tensor):
+        raise BalanceError(
+            f"beta must be a number or a tensor, got a {type(beta).__name__}", remedy="leave it out for the default"
+        )
+    if generator is not None and not isinstance(generator, Generator):
+        raise InitializationError(
+            f"generator must be a torch.Generator, got a {type(generator).__name__}",
+            remedy="pass torch.Generator().manual_seed(0)",
+        )
 
 
 def _gain_arguments(model: nn.Module, calibrate: Any, arguments: Inputs | None) -> Inputs | None:
@@ -266,7 +291,7 @@ def _has_other_parameters(model: nn.Module, layers: Sequence[Layer]) -> bool:
 
 def _balance_other_parameters(model: nn.Module, scheme: str, inputs: Inputs | None, laws: Sequence[Law] | None) -> None:
     try:
-        laws = _find_laws(model, inputs) if laws is None else check_laws(laws)
+        laws = _find_laws(model, inputs) if laws is None else laws
     except InitializationError as error:
         warnings.warn(f"{scheme}: norm layers stay out of balance ({error.what}); {GIVE_INPUTS}", stacklevel=3)
     else:

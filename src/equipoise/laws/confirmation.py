@@ -31,7 +31,7 @@ class OutputGuard:
 
     Raises:
         LawError: The laws belong to several models.
-        ForwardError: The model fails on the inputs.
+        ForwardError: The model fails on the inputs, or returns no finite number.
     """
 
     def __init__(self, laws: Sequence[Law], inputs: Any) -> None:
@@ -44,6 +44,12 @@ class OutputGuard:
         self._model: nn.Module = next(iter(models.values()))
         self._arguments, self._keywords = bind_data(self._model, split_inputs(inputs))
         self._before = self._outputs()
+        if not any(bool(torch.isfinite(output).any()) for output in self._before):
+            raise ForwardError(
+                "the model returns no finite number on inputs=, so they confirm nothing",
+                where=type(self._model).__name__,
+                remedy="pass inputs that are neither empty nor NaN",
+            )
         dtypes = {tensor.dtype for tensor in self._before}
         self.tolerance = max((OUTPUT_TOLERANCE.get(dtype, LOW_PRECISION_TOLERANCE) for dtype in dtypes), default=0.0)
 

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from equipoise.errors import ChoiceError, ExpiredLawError, LawError
 from equipoise.laws.slot import Slot
+from equipoise.laws.validation import describe_value
 
 Granularity = Literal["neuron", "layer"]
 
@@ -167,12 +168,14 @@ class Law:
             LawError: ``factors`` has the wrong shape or an entry that is not positive, or the law is no longer valid
                 (:class:`~equipoise.errors.ExpiredLawError`).
         """
-        if factors.shape != (self.neurons,) or not bool((factors > 0).all()):
+        if not isinstance(factors, Tensor) or factors.shape != (self.neurons,) or not bool((factors > 0).all()):
             raise LawError(
-                f"expected {self.neurons} positive factors, got a tensor of shape {tuple(factors.shape)}",
+                f"expected {self.neurons} positive factors, got {describe_value(factors)}",
                 where=str(self),
-                remedy="pass one λ > 0 per neuron of the law",
+                remedy="pass a tensor with one λ > 0 per neuron of the law",
             )
+        if not bool(factors.isfinite().all()):
+            raise LawError("a factor is infinite", where=str(self), remedy="pass finite factors")
         self.check_current()
         parameters = [slot.parameter for slot in self.slots]  # raises before any parameter is modified
         for (exponent, slot), parameter in zip(self.terms, parameters, strict=True):
@@ -288,6 +291,19 @@ def check_laws(laws: object) -> list[Law]:
             f"expected a list of laws, got a {type(offending).__name__}",
             remedy="pass the result of discover(model, *inputs); put a single law into a list: [law]",
         )
+    return checked
+
+
+def check_laws_of(model: nn.Module, laws: object) -> list[Law]:
+    """Return ``laws`` as a list, or raise :class:`LawError` if they are no laws, or those of another model."""
+    checked, known = check_laws(laws), set(model.parameters())
+    for law in checked:
+        if any(slot.parameter not in known for slot in law.slots):
+            raise LawError(
+                "the law belongs to another model",
+                where=str(law),
+                remedy="discover the laws of this model, or bind them to it: [law.bind(model) for law in laws]",
+            )
     return checked
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from equipoise.errors import EquipoiseError, OutputError
+from equipoise.errors import EquipoiseError, ModelError, OutputError
 from equipoise.laws.ablation import ablated
 from equipoise.laws.binding import bind_data, parameter_names
 from equipoise.laws.float64 import fixed_random_state, float64_copy, float64_default, forward_error, to_float64
@@ -31,7 +31,9 @@ from equipoise.laws.validation import (
     check_module,
     check_trainable,
     check_values,
+    describe_value,
     select_output,
+    summarize_error,
 )
 
 log = logging.getLogger("equipoise")
@@ -70,6 +72,12 @@ class Probe:
     ) -> None:
         check_module(model, allow_lazy=True)
         check_values(model, (inputs, kwargs))
+        if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+            raise ModelError(
+                "the model contains TorchScript, whose calls cannot be observed",
+                where=type(model).__name__,
+                remedy="pass the model from which it was scripted",
+            )
         self.model = model
         self.output = output
         self.ablated: frozenset[str] = frozenset()
@@ -172,8 +180,8 @@ class Probe:
             The selected output.
 
         Raises:
-            EquipoiseError: :class:`ForwardError` if the model fails on the inputs, :class:`OutputError` if its output
-                is not a finite, differentiable tensor.
+            EquipoiseError: :class:`ForwardError` if the model fails on the inputs.
+            OutputError: The output is not a finite, differentiable tensor, or ``output=`` fails.
         """
         for name, buffer in self.copy.named_buffers():
             buffer.copy_(self.buffers[name])  # a forward pass may update them, e.g. a running mean
@@ -182,12 +190,21 @@ class Probe:
         )
         try:
             with fixed_random_state(), float64_default(), self._gates.active(gated), ablated(self.copy, self.ablated):
-                return select_output(self.copy(*inputs, **kwargs), self.output)
+                result = self.copy(*inputs, **kwargs)
         except EquipoiseError:
             raise
         except Exception as error:  # user code may raise anything
             failure: EquipoiseError = forward_error(self.model, self._original, error)
             raise failure from error
+        try:
+            return select_output(result, self.output)
+        except EquipoiseError:
+            raise
+        except Exception as error:
+            raise OutputError(
+                f"output= failed on {describe_value(result)}: {summarize_error(error)}",
+                remedy="pass a function of the model's result that returns a tensor: output=lambda out: out[0]",
+            ) from error
 
     def gradient_products(self, count: int = 1, mean: float = 0.0) -> list[dict[str, Tensor]]:
         """Compute θ·∇θ elementwise at new random parameters, for random gradients of the output.

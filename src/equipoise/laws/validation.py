@@ -41,7 +41,7 @@ def check_module(model: object, allow_lazy: bool = False) -> None:
 
 
 def check_values(model: nn.Module, inputs: Any) -> None:
-    """Validate that parameters and inputs have values, that is, are not on the device ``meta``.
+    """Validate that parameters and inputs have values: inputs are not empty, and nothing is on the device ``meta``.
 
     Args:
         model: The model.
@@ -49,13 +49,19 @@ def check_values(model: nn.Module, inputs: Any) -> None:
 
     Raises:
         ModelError: A parameter has no values.
-        ForwardError: An input has no values.
+        ForwardError: An input has no values, or all are empty.
     """
     if meta := [name for name, parameter in model.named_parameters() if parameter.is_meta]:
         raise ModelError(
             "the model has parameters without values, on the device meta",
             where=", ".join(meta),
             remedy="create it on the CPU, or use model.to_empty(device='cpu') and load its weights",
+        )
+    numbers = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    if numbers and not any(leaf.numel() for leaf in numbers):
+        raise ForwardError(
+            f"the inputs are empty ({describe_value(numbers[0])})",
+            remedy="pass the features of at least one node or row",
         )
     for leaf in tree_leaves(inputs):
         if isinstance(leaf, Tensor) and leaf.is_meta:

@@ -77,12 +77,13 @@ def edge_index_reason(conv: MessagePassing, edge_index: Tensor) -> str:
     return "" if edge_index.device.type == "cpu" else f"edge_index on {edge_index.device.type}"
 
 
-def feature_reason(conv: MessagePassing, x: Any) -> str:
+def feature_reason(conv: MessagePassing, x: Any, part: int = 0) -> str:
     """Reason in the features of nodes.
 
     Args:
         conv: the layer.
         x: features of all nodes, of sources or of targets.
+        part: 1 for features of targets in a bipartite call.
 
     Returns:
         The first reason that applies.
@@ -97,7 +98,7 @@ def feature_reason(conv: MessagePassing, x: Any) -> str:
         return MalformedCall(f"x is of {x.dtype}, the weights are of {weight.dtype}", remedy)
     if x.dtype not in FEATURE_TYPES:
         return f"features of {x.dtype}"
-    return _layout_reason(conv, x)
+    return _layout_reason(conv, x) or _width_reason(conv, x, part)
 
 
 def _layout_reason(conv: MessagePassing, x: Tensor) -> str:
@@ -111,6 +112,26 @@ def _layout_reason(conv: MessagePassing, x: Tensor) -> str:
         return "gradient of sparse features"
     if isinstance(conv, GraphConv | GINConv) or (isinstance(conv, SAGEConv) and not conv.project):
         return MalformedCall("x is sparse, but sums over neighbours need dense features", "pass x.to_dense()")
+    return ""
+
+
+def _width_reason(conv: MessagePassing, x: Tensor, part: int) -> str:
+    """Reason in the number of features; a lazy layer, with -1 channels, takes any."""
+    channels = getattr(conv, "in_channels", -1)
+    expected = channels if isinstance(channels, int) else channels[part]
+    if expected in (-1, x.size(1)):
+        return ""
+    problem = f"x has {x.size(1)} features, but the layer expects {expected}"
+    return MalformedCall(problem, "build the layer with in_channels=x.shape[1]")
+
+
+def parameter_reason(conv: MessagePassing) -> str:
+    """Reason in the shape of attention vectors: kernels read them without bounds checks, PyG broadcasts some."""
+    for name in ("att", "att_src", "att_dst", "att_edge"):
+        vector = conv._parameters.get(name)
+        if vector is not None and vector.shape != (1, conv.heads, conv.out_channels):
+            expected = (1, conv.heads, conv.out_channels)
+            return MalformedCall(f"{name} has shape {tuple(vector.shape)}, expected {expected}", "restore its shape")
     return ""
 
 
@@ -143,7 +164,7 @@ def input_reason(conv: MessagePassing, x: Any, size: Any) -> str:
         if target is not None and target.dim() != 2:
             problem = f"x_target has {target.dim()} dimensions, expected 2"
             return MalformedCall(problem, "pass (targets, features)")
-    reason = feature_reason(conv, source) or (feature_reason(conv, target) if target is not None else "")
+    reason = feature_reason(conv, source) or (feature_reason(conv, target, part=1) if target is not None else "")
     return reason or _size_reason(source, target, size)
 
 

@@ -40,11 +40,16 @@ def gatv2_attention(
         In a traced call only the sums can be differentiated.
 
     Raises:
-        GraphError: ``edge`` does not have one row of heads and channels per edge.
+        GraphError: ``edge`` does not have one row of heads and channels per edge, or those of ``att`` or ``target`` are
+            not those of ``source``.
     """
+    row = source.shape[1:]
+    _check_shape("att", att, row)
+    if target is not None:
+        _check_shape("target", target, (target.shape[0], *row))
     source, target, att, edge = promote(source, target, att, edge)
     if edge is not None:
-        _check_rows_of_edges(graph, edge, source.shape[1:])
+        _check_rows_of_edges(graph, edge, row)
     inputs = [features if features is None else pad_channels(features) for features in (source, target, edge, att)]
     options = AttentionOptions(slope, dropout_mask(graph, source, dropout), relu)
     if isinstance(graph, UnsortedGraph):
@@ -83,8 +88,10 @@ def gat_attention(
         In a traced call only the sums can be differentiated.
 
     Raises:
-        GraphError: ``edge`` does not have one row of heads per edge.
+        GraphError: ``edge`` does not have one row of heads per edge, or ``p`` or ``q`` not the heads of ``z``.
     """
+    _check_shape("p", p, z.shape[:2])
+    _check_shape("q", q, (q.shape[0], z.shape[1]))
     z, p, q, edge = promote(z, p, q, edge)
     if edge is not None:
         _check_rows_of_edges(graph, edge, p.shape[1:])
@@ -95,6 +102,15 @@ def gat_attention(
         compile_attention_kernels("gat", z.dtype, z.shape[-1], edge is not None)
         out, weight = GATFunction.apply(graph, pad_channels(z), p, q, edge, options)  # type: ignore[no-untyped-call]
     return out[..., : z.shape[-1]], weight
+
+
+def _check_shape(name: str, tensor: Tensor, expected: tuple[int, ...]) -> None:
+    """Check the shape of an argument of the kernels, which read it without bounds checks."""
+    if tensor.shape != expected:
+        raise GraphError(
+            f"{name} has shape {tuple(tensor.shape)}, expected {tuple(expected)}",
+            remedy="a hook of a linear map, or a module that replaces it, must keep the shape of its output",
+        )
 
 
 def _check_rows_of_edges(graph: Graph, edge: Tensor, row: tuple[int, ...]) -> None:

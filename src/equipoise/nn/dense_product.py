@@ -63,7 +63,7 @@ def multiply(x: Tensor, W: Tensor, *, out: Tensor | None = None) -> Tensor:
         >>> multiply(torch.ones(2, 3), torch.ones(3, 8)).sum()
         tensor(48.)
     """
-    if not _fit(x, W):
+    if not _fit(x, W, (x.shape[1], W.shape[0])):
         return torch.mm(x, W, out=out)
     out = x.new_empty(x.shape[0], W.shape[1]) if out is None else out
     multiply_task(x, W, out)()
@@ -106,7 +106,7 @@ def multiply_task(x: Tensor, W: Tensor, out: Tensor, nonzero: Array = ALL_ROWS) 
     Returns:
         The function. It may be called any number of times, and reads the tensors anew.
     """
-    if not _fit(x, W):
+    if not _fit(x, W, (x.shape[1], W.shape[0])):
         return partial(torch.mm, x, W, out=out)
     kernel, blocks = _compiled_multiply(W.shape[1], x.dtype)
     arguments = (*flat_arrays(x, W, out), nonzero, W.shape[0], blocks)
@@ -127,7 +127,7 @@ def weight_gradient_task(dz: Tensor, x: Tensor, nonzero: Array = ALL_ROWS) -> Ca
     Returns:
         The function. Sums of several ranges of rows are added in order, for reproducibility.
     """
-    if not _fit(dz, x) or dz.shape[1] % matmul.TILE_OUTPUTS:
+    if not _fit(dz, x, (dz.shape[0], x.shape[0])) or dz.shape[1] % matmul.TILE_OUTPUTS:
         return partial(torch.mm, dz.t(), x)
     kernel, blocks = _compiled_gradient(x.shape[1], x.dtype)
     arguments = (*flat_arrays(dz, x), nonzero, dz.shape[1], blocks)
@@ -180,10 +180,11 @@ def can_multiply(x: Tensor, W: Tensor) -> bool:
     )
 
 
-def _fit(x: Tensor, y: Tensor) -> bool:
-    """Whether the kernels take the columns of y, and both are contiguous and not empty: kernels ignore strides."""
-    return (
-        product_blocks(y.shape[1], y.dtype) is not None
+def _fit(x: Tensor, y: Tensor, inner: tuple[int, int]) -> bool:
+    """Whether the kernels take the columns of y, and both are contiguous, not empty and of one inner length."""
+    return (  # kernels ignore strides, and read without bounds checks
+        inner[0] == inner[1]
+        and product_blocks(y.shape[1], y.dtype) is not None
         and x.is_contiguous()
         and y.is_contiguous()
         and x.numel() > 0

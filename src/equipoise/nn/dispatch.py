@@ -21,6 +21,7 @@ from equipoise.nn.arguments import (
     edge_index_reason,
     feature_reason,
     input_reason,
+    parameter_reason,
     traced_reason,
 )
 from equipoise.nn.hooks import has_message_hooks
@@ -121,8 +122,10 @@ def fallback_reason(
     if reason:
         return reason
     plain = isinstance(x, Tensor) and size is None
-    return (feature_reason(conv, x) if plain else input_reason(conv, x, size)) or edge_attr_reason(
-        conv, edge_index, edge_attr
+    return (
+        (feature_reason(conv, x) if plain else input_reason(conv, x, size))
+        or edge_attr_reason(conv, edge_index, edge_attr)
+        or parameter_reason(conv)
     )
 
 

@@ -21,6 +21,7 @@ from torch_geometric.nn.dense.linear import Linear
 from equipoise.distributed.graph import DistributedGraph
 from equipoise.kernels.csr import CSRGraph
 from equipoise.kernels.simd import padded_channels
+from equipoise.nn.arguments import parameter_reason
 from equipoise.nn.dense_product import multiply
 from equipoise.nn.dispatch import GRAPH_CACHE, fallback_reason, layer_reason
 from equipoise.nn.fused_convs import FusedGATv2Conv, can_fuse_relu
@@ -69,6 +70,7 @@ def _layers_are_fusable(convs: Sequence[Any], activation: nn.Module) -> bool:
         and all(_is_fusable(conv) and conv.add_self_loops == convs[0].add_self_loops for conv in convs)
         and all(padded_channels(conv.out_channels) == conv.out_channels for conv in convs[:-1])
         and convs[-1].heads == 1
+        and not any(parameter_reason(conv) for conv in convs)
         and not has_hooks(*modules)
         and not any(layer_reason(conv) for conv in convs)
     )

@@ -46,9 +46,9 @@ class FeatureMatrix:
 
     def linear(self, W: Tensor) -> Tensor:
         """x Wᵀ, differentiable in W any number of times."""
+        self._check_width(W)
         if self.dense:
             return self.x @ W.t()
-        self._check_width(W)
         return weighted_sum(self.pattern, self.values, W.t())
 
     def _check_width(self, W: Tensor) -> None:
@@ -70,10 +70,10 @@ class FeatureMatrix:
         Returns:
             (nodes, outputs).
         """
+        self._check_width(W)  # kernels read without bounds checks
         if self.dense:
             x = self.x.detach()
             return multiply_transposed(x, W, out=out) if transposed is None else multiply(x, transposed, out=out)
-        self._check_width(W)
         compile_sparse_kernels(W.dtype, W.shape[0])
         return spmm(self.pattern.by_target, self.values, W.t() if transposed is None else transposed, out=out)
 

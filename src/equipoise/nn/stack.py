@@ -15,6 +15,7 @@ from torch_geometric.nn import MessagePassing
 from torch_geometric.typing import Adj
 
 from equipoise.errors import ArchitectureError, ChoiceError
+from equipoise.laws.validation import is_number
 from equipoise.nn.fused_convs import FusedGATConv, FusedGATv2Conv
 from equipoise.nn.fused_gcn import FusedGCNConv, ResidualGCNConv
 from equipoise.nn.fused_stack import can_fuse, fused_forward
@@ -111,6 +112,7 @@ class Stack(nn.Module):
         _check_slope(negative_slope)
         _check_options(kind, max(heads, out_heads), share_weights, attention_dropout)
         widths = [int(width) for width in widths]  # PyG accepts int only, not NumPy integers
+        heads, out_heads = int(heads), int(out_heads)
         self.kind, self.widths, self.heads, self.concat = kind, tuple(widths), heads, concat
         self.dropout, self.input_dropout, self.skip, self.jk = dropout, input_dropout, skip, jk
         self.recompute = recompute
@@ -269,6 +271,11 @@ def _check_names(**names: str | None) -> None:
 
 
 def _check_counts(widths: Sequence[int], heads: int, out_heads: int) -> None:
+    if not hasattr(widths, "__len__"):
+        raise ArchitectureError(
+            f"widths is a {type(widths).__name__}, not a list",
+            remedy="start with the number of features and end with that of classes: [1433, 64, 7] gives two layers",
+        )
     if len(widths) < 2:
         raise ArchitectureError(
             f"a stack needs at least two widths, got {len(widths)}",
@@ -288,7 +295,9 @@ def _check_counts(widths: Sequence[int], heads: int, out_heads: int) -> None:
 
 def _check_dropouts(**probabilities: float | None) -> None:
     for name, probability in probabilities.items():
-        if probability is not None and not 0 <= probability < 1:
+        if probability is None and name == "attention_dropout":  # that of the features
+            continue
+        if not is_number(probability) or not 0 <= cast(float, probability) < 1:
             raise ArchitectureError(
                 "a dropout probability must be in [0, 1)",
                 where=f"{name}={probability!r}",

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from equipoise.errors import GraphError
 from equipoise.kernels.arguments import HeadShape
 from equipoise.kernels.simd import padded_channels
 from equipoise.nn.autograd import compile_attention_kernels
@@ -65,11 +66,15 @@ class StackPlan:
     Args:
         convs: GATv2 layers with shared weights, without bias.
         dtype: of the features.
+
+    Raises:
+        GraphError: the shape of a parameter does not match its layer or the layer before.
     """
 
     def __init__(self, convs: Sequence[Any], dtype: torch.dtype) -> None:
         self.dtype = dtype
         self.parameters = _parameters(convs)
+        _check_shapes(convs)
         self.storage = _storage(self.parameters)
         self.slopes = [conv.negative_slope for conv in convs]
         self.layers = [_plan_layer(conv, dtype, relu=conv is not convs[-1]) for conv in convs]
@@ -142,6 +147,21 @@ def plan_for(convs: Sequence[Any], dtype: torch.dtype) -> StackPlan:
     if plan is None or not plan.is_valid(convs, dtype):
         plan = _PLANS[convs[0]] = StackPlan(convs, dtype)
     return plan
+
+
+def _check_shapes(convs: Sequence[Any]) -> None:
+    """Check that the layers fit each other: kernels read weights without bounds checks."""
+    inputs = convs[0].lin_l.weight.shape[1]
+    for index, conv in enumerate(convs):
+        outputs = conv.heads * conv.out_channels
+        expected = {"lin_l.weight": (outputs, inputs), "att": (1, conv.heads, conv.out_channels)}
+        for name, parameter in (("lin_l.weight", conv.lin_l.weight), ("att", conv.att)):
+            if parameter.shape != expected[name]:
+                raise GraphError(
+                    f"{name} of layer {index} has shape {tuple(parameter.shape)}, expected {expected[name]}",
+                    remedy="a layer takes as many features as the layer before it returns",
+                )
+        inputs = outputs
 
 
 def _parameters(convs: Sequence[Any]) -> list[nn.Parameter]:

@@ -157,6 +157,11 @@ def train(
     if rebalance is not None:
         rebalance.attach(torch_optimizer)
     history = History(metric=metric_name(metric)) if history is None else history
+    if history.metric != metric_name(metric):
+        raise TrainingError(
+            f"the history has the metric {history.metric!r}, and the run {metric_name(metric)!r}",
+            remedy="continue with the same metric, or start without history=",
+        )
     history.outcome, history.reason = "finished", ""
     callback = None if on_gradients is None else lambda: on_gradients(history.epochs + 1, history)
     sum_gradients = source.sum_gradients if isinstance(source, PartSource) else None
@@ -250,7 +255,16 @@ class Stepper:
         Args:
             loss: the loss.
             value: its value, for the record.
+
+        Raises:
+            TrainingError: if the loss does not depend on trainable parameters.
         """
+        if not loss.requires_grad:
+            raise TrainingError(
+                "the loss does not depend on trainable parameters",
+                where=type(self.model).__name__,
+                remedy="remove no_grad() and detach() from forward, and call requires_grad_() on parameters to train",
+            )
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         if self.sum_gradients is not None:

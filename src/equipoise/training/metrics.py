@@ -82,7 +82,7 @@ def get_metric(metric: str | Metric) -> Metric:
 def _call_metric(metric: Callable[[Tensor, Tensor], Any], scores: Tensor, targets: Tensor) -> float:
     try:
         return float(metric(scores, targets))
-    except (TypeError, ValueError, RuntimeError) as error:
+    except Exception as error:
         if isinstance(error, EquipoiseError) or is_out_of_memory(error):
             raise
         raise TrainingError(

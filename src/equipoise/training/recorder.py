@@ -12,9 +12,9 @@ from torch import nn
 from torch.optim import SGD, Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from equipoise.errors import ChoiceError, LawError, TrainingError
+from equipoise.errors import ChoiceError, TrainingError
 from equipoise.kernels.graph_cache import GraphCache
-from equipoise.laws.law import Law, check_laws
+from equipoise.laws.law import Law, check_laws_of
 from equipoise.laws.validation import is_integer
 from equipoise.training.alerts import Alerts
 from equipoise.training.batched_laws import BatchedLaws
@@ -133,7 +133,7 @@ class Recorder:
                 raise ChoiceError("quantity", name, GROUPS)
         self.model, self.every, self.most, self.quantities = model, every, most, quantities
         self.layers = layers_to_record(model)
-        self.laws = check_laws(laws)
+        self.laws = check_laws_of(model, laws)
         self.recording = Recording(tuple(layer.name for layer in self.layers))
         self.listeners: list[Listener] = []  # called with the epoch and its records, once these are complete
         self.alerts = Alerts() if alerts else None
@@ -156,11 +156,18 @@ class Recorder:
             optimizer: an optimizer of the model; it replaces the one attached before.
 
         Raises:
-            TrainingError: if the argument is not an optimizer.
+            TrainingError: if the argument is not an optimizer, or one of another model.
         """
         if not isinstance(optimizer, Optimizer):
             raise TrainingError(
                 f"expected a torch.optim.Optimizer, got {type(optimizer).__name__}",
+                remedy="pass the optimizer that trains the model",
+            )
+        trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        if not any(id(parameter) in trained for parameter in self.model.parameters()):
+            raise TrainingError(
+                "the optimizer has no parameter of this model",
+                where=type(optimizer).__name__,
                 remedy="pass the optimizer that trains the model",
             )
         if optimizer is self._optimizer and self._handle is not None:
@@ -239,15 +246,7 @@ class Recorder:
 
     def _layer_numbers(self) -> list[int]:
         """Return the layer of every law's incoming weights; 0 if they belong to no recorded layer."""
-        known = set(self.model.parameters())
         owner = {p: number for number, layer in enumerate(self.layers, start=1) for p in layer.parameters}
-        for law in self.laws:
-            if any(slot.parameter not in known for slot in law.slots):
-                raise LawError(
-                    "the law belongs to another model",
-                    where=str(law),
-                    remedy="discover the laws of this model, or bind them to it: [law.bind(model) for law in laws]",
-                )
         return [next((owner[slot.parameter] for slot in law.slots if slot.parameter in owner), 0) for law in self.laws]
 
     def _set_capture(self, enabled: bool) -> None:

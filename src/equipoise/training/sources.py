@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from torch_geometric.data import Data
+from torch_geometric.utils import is_sparse
 
 from equipoise.errors import TrainingError
+from equipoise.laws.validation import describe_value
 from equipoise.nn.sparse_linear import to_csr_tensor
 from equipoise.nn.stack import Stack
 from equipoise.training.labels import check_loader, read_targets
@@ -79,6 +81,7 @@ class FullBatch:
         scores = self.forward.train()
         if not self._checked:
             with self._errors():
+                check_rows(scores, self.data)
                 for split, nodes in self.nodes.items():
                     if len(nodes):
                         check_targets(self.targets[split], split, scores.detach().index_select(0, nodes))
@@ -270,6 +273,16 @@ def select_features(model: nn.Module, x: Tensor, sparse: bool | None = None) -> 
     return to_csr_tensor(x) if sparse else x
 
 
+def check_rows(scores: Tensor, data: Data) -> None:
+    """Raise :class:`TrainingError` unless there is one row of scores per target of the graph."""
+    if scores.dim() == 0 or len(scores) != len(data.y):
+        raise TrainingError(
+            f"{len(data.y)} targets need as many rows of scores",
+            where=f"{data!r}; scores of shape {tuple(scores.shape)}",
+            remedy="check the model's output and y",
+        )
+
+
 def check_graph(model: nn.Module, data: Data) -> None:
     """Raise :class:`TrainingError` if a graph lacks what full-batch training needs."""
     if isinstance(data, DataLoader | list | tuple):
@@ -286,13 +299,22 @@ def check_graph(model: nn.Module, data: Data) -> None:
             remedy="set these attributes, as in a graph from load_dataset",
         )
     for name in required:
-        if isinstance(value := getattr(data, name), Tensor) and value.is_meta:
+        value = getattr(data, name)
+        if not isinstance(value, Tensor) and not (name == "edge_index" and is_sparse(value)):
+            raise TrainingError(f"data.{name} is a {type(value).__name__}", remedy="pass a tensor")
+        if isinstance(value, Tensor) and value.is_meta:
             raise TrainingError(f"data.{name} is on the device meta", remedy="pass a tensor with values")
+    if data.y.dim() == 0:
+        raise TrainingError("data.y has no dimension", remedy="pass one target per node")
     for name in (f"{split}_mask" for split in SPLITS):
         mask = getattr(data, name)
-        if not isinstance(mask, Tensor) or not isinstance(data.y, Tensor):
-            wrong = "y" if isinstance(mask, Tensor) else name
-            raise TrainingError(f"data.{wrong} is a {type(data[wrong]).__name__}", remedy="pass a tensor")
+        integral = not (mask.is_floating_point() or mask.is_complex())
+        if not integral or (mask.numel() and not bool(((mask == 0) | (mask == 1)).all())):
+            raise TrainingError(
+                f"{name} is {describe_value(mask)} with values other than 0 and 1, expected one boolean per node",
+                where=repr(data),
+                remedy="torch_geometric.utils.index_to_mask converts indices",
+            )
         if mask.dim() != 1:
             raise TrainingError(
                 f"{name} has {mask.dim()} dimensions", remedy=f"choose one split: data.{name} = data.{name}[:, 1]"

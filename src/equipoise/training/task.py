@@ -64,7 +64,7 @@ def model_caller(model: nn.Module) -> Callable[[Any, Tensor | None], Tensor]:
         options = {} if graphs is None else {"batch": graphs}
         try:
             scores = model(data) if whole else model(data.x if x is None else x, data.edge_index, **options)
-        except (AttributeError, IndexError, TypeError, RuntimeError) as error:
+        except Exception as error:
             if isinstance(error, EquipoiseError) or is_out_of_memory(error):
                 raise
             raise ForwardError(
@@ -171,6 +171,8 @@ def check_targets(targets: Tensor, split: str, scores: Tensor | None = None) -> 
     where = f"{split}: targets of shape {tuple(targets.shape)}, {targets.dtype}"
     if not targets.numel():
         raise TrainingError(f"there is no target in the {split} set", where=where, remedy=f"check {split}_mask")
+    if targets.is_complex():
+        raise TrainingError("the targets are complex", where=where, remedy="pass classes, or numbers and loss=")
     integral = not targets.is_floating_point()
     if targets.is_floating_point() and not bool(torch.isfinite(targets).all()):
         raise TrainingError("some targets are NaN or infinite", where=where, remedy="mask them, or pass loss=")

@@ -17,6 +17,8 @@ from equipoise.distributed.parts.writer import OnProgress, write_parts
 from equipoise.errors import PartitionError
 from equipoise.laws.validation import is_integer
 
+MAX_EMPTY_PARTS = 1024  # as many parts are possible whatever the graph
+
 
 def partition(
     data: Any,
@@ -49,8 +51,8 @@ def partition(
         Sizes of the parts and of their halos; prints as a table.
 
     Raises:
-        PartitionError: If ``parts`` is not an integer of at least 1, ``out`` is in use or cannot be written, an array
-            is missing or malformed, or METIS is requested and not installed.
+        PartitionError: If ``parts`` is not an integer from 1 or far exceeds the nodes, ``out`` is in use or cannot be
+            written, an array is missing or malformed, or METIS is requested and not installed.
         EdgeIndexError: If ``edge_index`` refers to a node that does not exist.
         ChoiceError: If there is no such method.
 
@@ -66,6 +68,12 @@ def partition(
     parts, folder = int(parts), as_folder(out)
     check_destination(folder, force=force)
     graph = read_graph(data)
+    if parts > max(graph.num_nodes, MAX_EMPTY_PARTS):
+        raise PartitionError(
+            f"{parts} parts of {graph.num_nodes} nodes would nearly all be empty",
+            where="parts",
+            remedy="choose at most one part per node",
+        )
     method = choose_method(method, parts=parts, nodes=graph.num_nodes)
     report = on_progress or _ignore
     report("assigning nodes", 0, 1)

@@ -119,9 +119,13 @@ def save_figure(figure: Figure, path: str | Path) -> Path:
         The path that was written.
 
     Raises:
-        EquipoiseError: if Matplotlib does not know the suffix or the file cannot be written.
+        EquipoiseError: if the path is a folder, Matplotlib does not know the suffix, or the file cannot be written.
     """
     path = Path(path)
+    if path.is_dir():
+        raise EquipoiseError(
+            "the figure needs a file, not a folder", where=str(path), remedy=f"name a file: {path / 'figure.png'}"
+        )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=150)
