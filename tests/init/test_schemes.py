@@ -204,6 +204,16 @@ def test_invalid_arguments():
     assert_raises_and_unchanged(stack("gcn"), ChoiceError, "unknown scheme", scheme=["bal-o"])
 
 
+def test_weights_that_are_not_finite_are_named():
+    x, edge_index = graph()
+    model = Stack("gatv2", [FEATURES, 8, 8, CLASSES]).double()
+    with torch.no_grad():
+        model.convs[1].lin_l.weight[0, 0] = torch.nan
+    with pytest.raises(BalanceError, match="not finite"):
+        initialize_(model, "rebalanced", inputs=(x, edge_index))
+    assert model.convs[1].lin_l.weight.isnan().sum() == 1
+
+
 def test_laws_of_another_model_are_refused():
     x, edge_index = graph()
     one, other = (Stack("gatv2", [FEATURES, 8, 8, CLASSES], norm="layer").double() for _ in range(2))

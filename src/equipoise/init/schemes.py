@@ -236,7 +236,9 @@ def _unchanged_on_error(model: nn.Module) -> Iterator[None]:
     try:
         yield
     except Exception:
-        assign_(saved)
+        with torch.no_grad():
+            for parameter, value in saved.items():  # without the check of assign_: they may have been NaN before
+                parameter.copy_(value)
         raise
 
 
