@@ -30,7 +30,7 @@ test: $(READY)  ## Run the tests (a few minutes)
 test-slow: $(READY)  ## Run all tests, the slow ones included, with coverage
 	$(BIN)/python -m pytest -n auto --cov=equipoise --cov-report=term:skip-covered
 
-fuzz: $(READY)  ## Try 116,400 malformed inputs (about half an hour); prints the number per target
+fuzz: $(READY)  ## Try 122,400 malformed inputs (about half an hour); prints the number per target
 	$(BIN)/python -m tests.fuzz
 
 check: $(READY)  ## Lint, check formatting, types and import contracts

@@ -295,7 +295,15 @@ def comparable(tensor: Tensor) -> Tensor:
 
 
 FEATURES = features(
-    (SOURCES, WIDTH), (0, WIDTH), (1, WIDTH), (2, SOURCES, WIDTH), (SOURCES,), (WIDTH, SOURCES), (SOURCES, 0), ()
+    (SOURCES, WIDTH),
+    (SOURCES, WIDTH + 1),
+    (0, WIDTH),
+    (1, WIDTH),
+    (2, SOURCES, WIDTH),
+    (SOURCES,),
+    (WIDTH, SOURCES),
+    (SOURCES, 0),
+    (),
 )
 TARGET_FEATURES = features(
     (TARGETS, WIDTH), (0, WIDTH), (2, TARGETS, WIDTH), (TARGETS,), (TARGETS, WIDTH + 1), sparse=False

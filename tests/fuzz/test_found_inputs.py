@@ -11,9 +11,10 @@ from tests.fuzz.interface import INTERFACE
 from tests.fuzz.layers import LAYERS, Call, Edges
 from tests.fuzz.mutations import Edit
 from tests.fuzz.runner import Target
+from tests.fuzz.stacks import STACKS, StackCall
 from tests.fuzz.tensors import Features
 
-TARGETS = {target.name: target for target in (LAYERS, *INTERFACE, *FILES)}
+TARGETS = {target.name: target for target in (LAYERS, STACKS, *INTERFACE, *FILES)}
 X, NO_EDGES = Features((5, 3)), Edges(((), ()))
 
 
@@ -27,6 +28,11 @@ FOUND = {
     "CSC features": (
         "fused layers",
         Call("GCNConv", {"in_channels": 3, "out_channels": 8}, (Features((5, 3), layout="csc"),), NO_EDGES),
+    ),
+    "CSC features of a stack": ("fused stacks", StackCall((3, 3), (Features((5, 3), layout="csc"),), NO_EDGES)),
+    "features of another width": (
+        "fused stacks",
+        StackCall((3, 8, 3), (Features((5, 4)),), NO_EDGES, gradients=False),
     ),
     "weights that overflow": ("initialize_", ("stack", "bal-o", 1e300, "forward", None)),
     "features of one dimension": ("train", ("stack", data(Features((5,), values="zeros")), {"epochs": 1}, False)),

@@ -21,7 +21,7 @@ from equipoise.nn.sparse_product import compile_sparse_kernels, spmm, weighted_s
 # Sparsity patterns of features: their entries are sorted by column once, not once per epoch.
 MATRIX_CACHE = GraphCache()
 
-SPARSE_LAYOUTS = (torch.sparse_csr, torch.sparse_coo)
+SPARSE_LAYOUTS = (torch.sparse_csr, torch.sparse_coo, torch.sparse_csc)
 
 
 class FeatureMatrix:
@@ -109,7 +109,7 @@ def check_sparse(x: Tensor) -> None:
     Raises:
         GraphError: an index is out of range.
     """
-    if x.layout in (*SPARSE_LAYOUTS, torch.sparse_csc) and x.device.type == "cpu":
+    if x.layout in SPARSE_LAYOUTS and x.device.type == "cpu":
         MATRIX_CACHE.get_or_build(x, "valid", lambda: _validate(x.detach()))
 
 
