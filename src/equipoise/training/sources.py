@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from torch_geometric.data import Data
-from torch_geometric.utils import is_sparse
 
 from equipoise.errors import TrainingError
 from equipoise.laws.validation import describe_value
@@ -300,7 +300,9 @@ def check_graph(model: nn.Module, data: Data) -> None:
         )
     for name in required:
         value = getattr(data, name)
-        if not isinstance(value, Tensor) and not (name == "edge_index" and is_sparse(value)):
+        # A graph may also be a DistributedGraph or a sparse matrix.
+        wrong = isinstance(value, list | tuple | np.ndarray) if name == "edge_index" else not isinstance(value, Tensor)
+        if wrong:
             raise TrainingError(f"data.{name} is a {type(value).__name__}", remedy="pass a tensor")
         if isinstance(value, Tensor) and value.is_meta:
             raise TrainingError(f"data.{name} is on the device meta", remedy="pass a tensor with values")
