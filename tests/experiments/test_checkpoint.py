@@ -135,20 +135,20 @@ def test_a_damaged_file_does_not_replace_an_earlier_one(tmp_path):
 
 def test_a_file_that_is_not_a_checkpoint_of_the_run_is_refused(tmp_path):
     path = tmp_path / "one.pt"
-    Checkpoint(path, "key").check_ownership()  # there is no file yet
+    Checkpoint(path, "key").load(named=True)  # there is no file yet
     one = interrupted_run(path)
-    Checkpoint(path, one.key).check_ownership()
+    Checkpoint(path, one.key).load(named=True)
     with pytest.raises(TrainingError, match="belongs to another run"):
-        Checkpoint(path, "another").check_ownership()
+        Checkpoint(path, "another").load(named=True)
     path.write_bytes(path.read_bytes()[:-200])
-    Checkpoint(path, one.key).check_ownership()  # damaged: set aside when it is loaded
+    Checkpoint(path, one.key).load(named=True)  # damaged: set aside
     for text in ("my notes", ""):
         path.write_text(text)
         with pytest.raises(TrainingError, match="it is not a checkpoint"):
-            Checkpoint(path, one.key).check_ownership()
+            Checkpoint(path, one.key).load(named=True)
         assert path.read_text() == text
     with pytest.raises(TrainingError, match="cannot be read"):
-        Checkpoint(tmp_path, one.key).check_ownership()
+        Checkpoint(tmp_path, one.key).load(named=True)
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from equipoise.commands.options import DataRoot
+from equipoise.commands.options import DataRoot, check_learning_rate
 from equipoise.commands.outputs import FIGURE_SUFFIXES, check_output
 from equipoise.commands.terminal import progress_bars
 from equipoise.data.catalog import dataset_info
-from equipoise.errors import EquipoiseError
 
 Option = typer.Option
 
@@ -40,8 +38,7 @@ def demo(
     from rich.console import Console
 
     name = dataset_info(dataset).name
-    if lr is not None and not 0 < lr < math.inf:
-        raise EquipoiseError(f"the learning rate must be finite and above 0, got {lr}", where="--lr")
+    check_learning_rate(lr)
     check_output(plot, "--plot", FIGURE_SUFFIXES)
     console = Console()
     with console.status("loading torch and PyG …"):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from equipoise.commands.discover import FACTORY_HELP, Plot, plot_laws
-from equipoise.commands.options import DataRoot, Json, refuse_options
+from equipoise.commands.options import DataRoot, Json, check_learning_rate, refuse_options
 from equipoise.commands.outputs import FIGURE_SUFFIXES, check_output
 from equipoise.commands.terminal import spinner
 from equipoise.commands.threads import wait_passively
@@ -91,8 +90,7 @@ def inspect(
     wait_passively()
     check_output(figure, "--figure", FIGURE_SUFFIXES)
     check_output(plot, "--plot", FIGURE_SUFFIXES)
-    if lr is not None and not 0 < lr < math.inf:
-        raise EquipoiseError(f"the learning rate must be finite and above 0, got {lr}", where="--lr")
+    check_learning_rate(lr)
     if depth is None and dataset is None and ":" in subject:
         void = set(context.params) - {"context", "subject", "as_json", "plot"}
         refuse_options(context, void, "belongs to a depth check: add --depth 2,5,10")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -97,6 +98,19 @@ def _is_file(argument: str) -> bool:
     return not argument.startswith("-") and suffix != ".toml" and (suffix != "" or "/" in argument)
 
 
+def check_names(names: Iterable[str]) -> None:
+    """Refuse two experiments of one name, whose tables and files could not be told apart."""
+    counts = Counter(Path(name).stem for name in names)
+    if twice := next((name for name, number in counts.items() if number > 1), None):
+        raise SpecError(f"the experiment {twice!r} is named twice", remedy="name it once, or rename one of the files")
+
+
+def check_learning_rate(lr: float | None) -> None:
+    """Refuse a learning rate with which nothing can be trained; None is that of the experiments."""
+    if lr is not None and not 0 < lr < math.inf:
+        raise SpecError(f"the learning rate must be finite and above 0, got {lr}", where="--lr")
+
+
 def select_experiments(
     names: Sequence[str],
     *,
@@ -127,11 +141,7 @@ def select_experiments(
     from equipoise.experiments.parser import load_experiment
 
     depths = None if depth is None else [_parse_depth(text) for text in _split(depth)]
-    twice = [name for name, number in Counter(Path(name).stem for name in names).items() if number > 1]
-    if twice:
-        raise SpecError(
-            f"the experiment {twice[0]!r} is named twice", remedy="name it once, or rename one of the files"
-        )
+    check_names(names)
     return [
         load_experiment(name).subset(
             dataset=None if dataset is None else [text.lower() for text in _split(dataset)],

@@ -9,7 +9,7 @@ import typer
 
 from equipoise.atomic_write import write_atomically
 from equipoise.commands.figures import FigureFile, check_figures, draw_figures
-from equipoise.commands.options import DEFAULT_FILES, DEFAULT_STORE, Epochs, StoreFile
+from equipoise.commands.options import DEFAULT_FILES, DEFAULT_STORE, Epochs, StoreFile, check_names
 from equipoise.commands.outputs import FIGURE_SUFFIXES, check_output, check_output_folder
 from equipoise.commands.terminal import spinner
 from equipoise.errors import ChoiceError, SpecError
@@ -69,7 +69,7 @@ def report(
         from equipoise.report.formats import FORMATS
     if format_name is not None and format_name not in FORMATS:
         raise ChoiceError("format", format_name, FORMATS)
-    _check_names(names)
+    check_names(names or ())
     if figure is not None or html is not None:
         drawn, file = ("--html", "page.html") if html is not None else ("--figure", "figure.png")
         for option, value in (("--out", out), ("--format", format_name)):
@@ -92,13 +92,6 @@ def report(
     else:
         render, _ = FORMATS[format_name or "markdown"]
         typer.echo("\n\n".join(render(table) for table in tables), nl=False)
-
-
-def _check_names(names: Sequence[str] | None) -> None:
-    """Refuse two experiments of one name, whose files would overwrite each other."""
-    stems = [Path(name).stem for name in names or ()]
-    if twice := next((stem for stem in stems if stems.count(stem) > 1), None):
-        raise SpecError(f"the experiment {twice!r} is named twice", remedy="name it once, or rename one of the files")
 
 
 def _draw(names: Sequence[str] | None, path: Path, epochs: int | None, figure: Path | None, html: Path | None) -> None:

@@ -22,6 +22,7 @@ from equipoise.training.history import TrainingState
 log = logging.getLogger(__name__)
 
 HEADER = b"equipoise checkpoint 1\n"  # followed by the SHA-256 of the rest in hexadecimal, a newline, and the rest
+FOREIGN = "it belongs to another run"
 DIGITS = hashlib.sha256().digest_size * 2
 
 
@@ -42,47 +43,43 @@ class Checkpoint:
         self._last_save = time.monotonic()
         self._warned = False
 
-    def load(self) -> TrainingState | None:
-        """Return the saved state, or ``None`` if there is none from which the run gives the same numbers."""
+    def load(self, *, named: bool = False) -> TrainingState | None:
+        """Return the saved state, or ``None`` if there is none from which the run gives the same numbers.
+
+        Args:
+            named: the user named the file, so that it is refused if this run would replace something else.
+
+        Returns:
+            The state.
+
+        Raises:
+            TrainingError: with ``named``, if the file is no checkpoint, or one of another run, or cannot be read.
+        """
         try:
             content = self.path.read_bytes()
         except FileNotFoundError:
             return None
         except OSError as error:
+            if named:
+                raise self._refuse(f"it cannot be read: {error.strerror}") from error
             log.warning("equipoise: checkpoint %s cannot be read (%s); the run starts over", self.path, error.strerror)
             return None
+        if named and not content.startswith(HEADER):
+            raise self._refuse("it is not a checkpoint")
         try:
             saved = torch.load(io.BytesIO(_verified(content)), weights_only=True)
             state = None if (problem := self._problem(saved)) else TrainingState(**saved["state"])
         except Exception as error:  # a file written by another program may contain anything
             self._set_aside(str(error) if isinstance(error, _DamagedError) else f"it is unreadable: {error!r}")
             return None
+        if named and problem == FOREIGN:
+            raise self._refuse(problem)
         if problem:
             log.warning("equipoise: ignoring checkpoint %s: %s; the run starts over", self.path, problem)
         return state
 
-    def check_ownership(self) -> None:
-        """Refuse a file that the user named and that holds anything but a checkpoint of this run.
-
-        Raises:
-            TrainingError: if it is another kind of file, or a checkpoint of another run; either would be lost.
-        """
-        try:
-            content = self.path.read_bytes()
-            saved = (
-                torch.load(io.BytesIO(_verified(content)), weights_only=True) if content.startswith(HEADER) else None
-            )
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            problem = f"it cannot be read: {error.strerror}"
-        except Exception:  # damaged: it is set aside
-            return
-        else:
-            if saved is not None and saved.get("key") == self.key:
-                return
-            problem = "it is not a checkpoint" if saved is None else "it belongs to another run"
-        raise TrainingError(
+    def _refuse(self, problem: str) -> TrainingError:
+        return TrainingError(
             f"the checkpoint is not one of this run: {problem}",
             where=str(self.path),
             remedy="name another file, continue the other run with its settings, or delete the file",
@@ -103,7 +100,7 @@ class Checkpoint:
         if not isinstance(saved, dict) or saved.keys() != {"key", "versions", "state"}:
             return "it is not a checkpoint of a run"
         if saved["key"] != self.key:
-            return "it belongs to another run"
+            return FOREIGN
         if saved["versions"] != library_versions():
             return "it was written with other library versions, whose numbers may differ"
         return ""

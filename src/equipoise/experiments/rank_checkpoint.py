@@ -46,9 +46,8 @@ class RankCheckpoint:
             DistributedError: the same on the other ranks.
         """
         with raise_on_all_ranks():
-            if self._file is not None:
-                self._file.check_ownership()
-        state = cast(TrainingState | None, broadcast_object(None if self._file is None else self._file.load()))
+            loaded = None if self._file is None else self._file.load(named=True)
+        state = cast(TrainingState | None, broadcast_object(loaded))
         if state is None:
             return None
         random = state.random[self.rank].clone()  # torch.set_rng_state crashes on a view into a larger tensor

@@ -58,6 +58,12 @@ def balance_(model: nn.Module, *, beta: float | Tensor = 2.0, direction: Directi
     return model
 
 
+def check_direction(direction: object) -> None:
+    """Raise :class:`ChoiceError` unless ``direction`` is one of the two."""
+    if direction not in ("forward", "reverse"):
+        raise ChoiceError("direction", direction, ("forward", "reverse"))
+
+
 def balance_values(
     layers: Sequence[Layer], values: ParameterValues, beta: float | Tensor, direction: str
 ) -> ParameterValues:
@@ -75,8 +81,7 @@ def balance_values(
     Raises:
         ChoiceError: if ``direction`` is unknown.
     """
-    if direction not in ("forward", "reverse"):
-        raise ChoiceError("direction", direction, ("forward", "reverse"))
+    check_direction(direction)
     values = dict(values)
     for layer in layers:
         zeros = layer.roles.attention + layer.roles.features[1:] + layer.roles.skip + layer.roles.bias

@@ -23,8 +23,8 @@ import torch
 import torch_geometric.nn as pyg
 from torch import Generator, Tensor, nn
 
-from equipoise.errors import BalanceError, ChoiceError
-from equipoise.init.balance import ParameterValues, initial_norms
+from equipoise.errors import BalanceError
+from equipoise.init.balance import ParameterValues, check_direction, initial_norms
 from equipoise.init.inferred_roles import Grows, MatrixAxes, infer_roles, matrix_axes, runs_along_axes
 from equipoise.init.layers import ParameterRoles, Parameters, roles_of
 from equipoise.init.matrices import Position, looks_linear, normal, orthogonal, xavier
@@ -226,8 +226,7 @@ def balance_along_laws(
     Raises:
         ChoiceError: if ``direction`` is unknown.
     """
-    if direction not in ("forward", "reverse"):
-        raise ChoiceError("direction", direction, ("forward", "reverse"))
+    check_direction(direction)
     forward = direction == "forward"
     for law in laws if forward else reversed(laws):
         sides = (law.incoming, law.outgoing) if forward else (law.outgoing, law.incoming)

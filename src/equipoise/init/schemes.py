@@ -18,7 +18,7 @@ from torch import Generator, Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from equipoise.errors import BalanceError, ChoiceError, EquipoiseError, InitializationError
-from equipoise.init.balance import Direction, ParameterValues, assign_
+from equipoise.init.balance import Direction, ParameterValues, assign_, check_direction
 from equipoise.init.chain import initial_values
 from equipoise.init.gain import set_gain_
 from equipoise.init.inferred_roles import output_growth
@@ -200,8 +200,7 @@ def initialize_(
 def _check_options(scheme: str, beta: object, direction: object, generator: object) -> None:
     """Options are checked before any computation, also those that the scheme does not use."""
     settings = SCHEMES[scheme]
-    if direction not in ("forward", "reverse"):
-        raise ChoiceError("direction", direction, ("forward", "reverse"))
+    check_direction(direction)
     if beta is not None and not (settings.balanced and settings.draws):
         raise InitializationError(
             f"{scheme} does not scale neurons to a norm and takes no beta",

@@ -44,12 +44,12 @@ def gatv2_attention(
             not those of ``source``.
     """
     row = source.shape[1:]
-    _check_shape("att", att, row)
+    check_shape("att", att, row)
     if target is not None:
-        _check_shape("target", target, (target.shape[0], *row))
+        check_shape("target", target, (target.shape[0], *row))
     source, target, att, edge = promote(source, target, att, edge)
     if edge is not None:
-        _check_rows_of_edges(graph, edge, row)
+        check_shape("the projection of edge_attr", edge, (graph.edges, *row), "lin_edge")
     inputs = [features if features is None else pad_channels(features) for features in (source, target, edge, att)]
     options = AttentionOptions(slope, dropout_mask(graph, source, dropout), relu)
     if isinstance(graph, UnsortedGraph):
@@ -90,11 +90,11 @@ def gat_attention(
     Raises:
         GraphError: ``edge`` does not have one row of heads per edge, or ``p`` or ``q`` not the heads of ``z``.
     """
-    _check_shape("p", p, z.shape[:2])
-    _check_shape("q", q, (q.shape[0], z.shape[1]))
+    check_shape("p", p, z.shape[:2])
+    check_shape("q", q, (q.shape[0], z.shape[1]))
     z, p, q, edge = promote(z, p, q, edge)
     if edge is not None:
-        _check_rows_of_edges(graph, edge, p.shape[1:])
+        check_shape("the projection of edge_attr", edge, (graph.edges, *p.shape[1:]), "lin_edge")
     options = AttentionOptions(slope, dropout_mask(graph, z, dropout), relu)
     if isinstance(graph, UnsortedGraph):
         out, weight = operators.gat(graph.edge_index, pad_channels(z), p, q, edge, *options, graph.self_loops)
@@ -104,21 +104,12 @@ def gat_attention(
     return out[..., : z.shape[-1]], weight
 
 
-def _check_shape(name: str, tensor: Tensor, expected: tuple[int, ...]) -> None:
-    """Check the shape of an argument of the kernels, which read it without bounds checks."""
+def check_shape(name: str, tensor: Tensor, expected: tuple[int, ...], linear: str = "a linear map") -> None:
+    """Check the shape of an argument: kernels read it without bounds checks, and any module may compute it."""
     if tensor.shape != expected:
         raise GraphError(
             f"{name} has shape {tuple(tensor.shape)}, expected {tuple(expected)}",
-            remedy="a hook of a linear map, or a module that replaces it, must keep the shape of its output",
-        )
-
-
-def _check_rows_of_edges(graph: Graph, edge: Tensor, row: tuple[int, ...]) -> None:
-    """Check the shape of edge features: kernels read them without bounds checks, and any module may compute them."""
-    if edge.shape != (graph.edges, *row):
-        raise GraphError(
-            f"projected edge features have shape {tuple(edge.shape)}, expected {(graph.edges, *row)}",
-            remedy="a hook of lin_edge, or a module that replaces it, must keep the shape of its output",
+            remedy=f"a hook of {linear}, or a module that replaces it, must keep the shape of its output",
         )
 
 

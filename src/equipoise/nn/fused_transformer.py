@@ -12,14 +12,13 @@ from torch.autograd import Function
 from torch_geometric.nn import TransformerConv
 
 from equipoise.distributed.graph import DistributedGraph
-from equipoise.errors import GraphError
 from equipoise.kernels import edge_attention, transformer
 from equipoise.kernels.arguments import Coefficients, HeadShape, TransformerInputs
 from equipoise.kernels.csr import CSRGraph, build_graph
 from equipoise.kernels.jit import compilation_notice
 from equipoise.kernels.simd import padded_channels
 from equipoise.kernels.threads import run_kernel
-from equipoise.nn.attention import dropout_mask
+from equipoise.nn.attention import check_shape, dropout_mask
 from equipoise.nn.dispatch import call_pyg, fallback_reason
 from equipoise.nn.edge_order import GraphEdges
 from equipoise.nn.kernel_arrays import Array, flat_arrays, head_shape, pad_channels, promote
@@ -129,11 +128,7 @@ def transformer_attention(
         ("key", key, graph.sources),
         ("value", value, graph.sources),
     ):
-        if tensor.shape != (nodes, *row):  # kernels read without bounds checks, and any module may compute these
-            raise GraphError(
-                f"{name} has shape {tuple(tensor.shape)}, expected {(nodes, *row)}",
-                remedy=f"a hook of lin_{name}, or a module that replaces it, must keep the shape of its output",
-            )
+        check_shape(name, tensor, (nodes, *row), f"lin_{name}")
     query, key, value = promote(query, key, value)
     _compile_kernels(query.dtype, padded_channels(row[-1]))
     padded = [pad_channels(features) for features in (query, key, value)]

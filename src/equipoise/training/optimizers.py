@@ -99,14 +99,19 @@ def get_optimizer(
             f"{type(built).__name__} evaluates the loss several times per step (its step requires a closure)",
             remedy=f"use an optimizer with one gradient per step: {', '.join(OPTIMIZERS)}",
         )
-    trained = {id(parameter) for group in built.param_groups for parameter in group["params"]}
+    check_trains(built, model)
+    return built
+
+
+def check_trains(optimizer: Optimizer, model: nn.Module) -> None:
+    """Raise :class:`TrainingError` if an optimizer trains no parameter of a model."""
+    trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     if not any(id(parameter) in trained for parameter in model.parameters()):
         raise TrainingError(
             "the optimizer has no parameter of this model",
-            where=type(built).__name__,
+            where=type(optimizer).__name__,
             remedy="build it from model.parameters(), after all changes of the model",
         )
-    return built
 
 
 def _build(given: Any, kind: type[Built], name: str, argument: Any, remedy: str) -> Built:

@@ -20,6 +20,7 @@ from equipoise.training.alerts import Alerts
 from equipoise.training.batched_laws import BatchedLaws
 from equipoise.training.capture import Capture, layers_to_record
 from equipoise.training.history import History
+from equipoise.training.optimizers import check_trains
 from equipoise.training.quantities import (
     attention_records,
     balance_records,
@@ -163,13 +164,7 @@ class Recorder:
                 f"expected a torch.optim.Optimizer, got {type(optimizer).__name__}",
                 remedy="pass the optimizer that trains the model",
             )
-        trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        if not any(id(parameter) in trained for parameter in self.model.parameters()):
-            raise TrainingError(
-                "the optimizer has no parameter of this model",
-                where=type(optimizer).__name__,
-                remedy="pass the optimizer that trains the model",
-            )
+        check_trains(optimizer, self.model)
         if optimizer is self._optimizer and self._handle is not None:
             return
         if self._handle is not None:

@@ -22,6 +22,7 @@ from equipoise.training.task import (
     SPLITS,
     Loss,
     check_classes,
+    check_rows,
     check_targets,
     custom_loss,
     default_loss,
@@ -81,7 +82,7 @@ class FullBatch:
         scores = self.forward.train()
         if not self._checked:
             with self._errors():
-                check_rows(scores, self.data)
+                check_rows(scores, self.data.y, repr(self.data))
                 for split, nodes in self.nodes.items():
                     if len(nodes):
                         check_targets(self.targets[split], split, scores.detach().index_select(0, nodes))
@@ -271,16 +272,6 @@ def select_features(model: nn.Module, x: Tensor, sparse: bool | None = None) -> 
             and int(x.count_nonzero()) <= MAX_SPARSE_DENSITY * x.numel()
         )
     return to_csr_tensor(x) if sparse else x
-
-
-def check_rows(scores: Tensor, data: Data) -> None:
-    """Raise :class:`TrainingError` unless there is one row of scores per target of the graph."""
-    if scores.dim() == 0 or len(scores) != len(data.y):
-        raise TrainingError(
-            f"{len(data.y)} targets need as many rows of scores",
-            where=f"{data!r}; scores of shape {tuple(scores.shape)}",
-            remedy="check the model's output and y",
-        )
 
 
 def check_graph(model: nn.Module, data: Data) -> None:

@@ -184,13 +184,18 @@ def check_targets(targets: Tensor, split: str, scores: Tensor | None = None) -> 
         )
     if scores is None:
         return
+    check_rows(scores, targets, where)
+    check_classes(targets, split, scores, has_one_score_per_target(scores, targets))
+
+
+def check_rows(scores: Tensor, targets: Tensor, where: str) -> None:
+    """Raise :class:`TrainingError` unless there is one row of scores per target."""
     if scores.dim() == 0 or len(scores) != len(targets):
         raise TrainingError(
             f"{len(targets)} targets need as many rows of scores",
             where=f"{where}; scores of shape {tuple(scores.shape)}",
             remedy="check the model's output and y",
         )
-    check_classes(targets, split, scores, has_one_score_per_target(scores, targets))
 
 
 def check_classes(targets: Tensor, split: str, scores: Tensor, one_score: bool) -> None:
