@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import signal
 import time
 
@@ -122,6 +123,7 @@ def test_dry_run_lists_missing_runs(folder):
         store.put(failed_result(specs[0], "no memory"))
     result = reproduce(path, "--dry-run")
     assert "7 of 8 runs to do" in result.stdout
+    assert re.search(r"roughly \d+ (s|min) on one core", result.stdout)
     assert specs[0].key not in result.stdout
     narrow = ("--retry", "failed", "--depth", "4", "--seeds", "3")
     listed = json.loads(reproduce(path, "--dry-run", "--json", *narrow).stdout)

@@ -229,6 +229,7 @@ def _list_experiments(experiments: Sequence[Experiment], jobs: int | None, as_js
 
 def _list_missing_runs(experiments: Sequence[Experiment], path: Path, retry: bool, as_json: bool) -> None:
     with spinner("reading the store …"):
+        from equipoise.experiments.cost import rough_seconds
         from equipoise.experiments.recording_plan import missing_recordings, recording_plans
         from equipoise.experiments.store import Store
         from equipoise.experiments.sweep import missing_runs
@@ -247,6 +248,9 @@ def _list_missing_runs(experiments: Sequence[Experiment], path: Path, retry: boo
         network = f"{spec.kind}, width {spec.width} × {spec.heads}"
         typer.echo(f"{spec.key}  {spec.label:<36} {network}, {spec.optimizer} {spec.lr:g}, {spec.epochs} epochs")
     typer.echo(f"{len(todo)} of {len(specs)} runs to do, in this order; the others are in {path}")
+    if todo:
+        duration = format_duration(sum(map(rough_seconds, todo)))
+        typer.echo(f"roughly {duration} on one core; --list times this machine")
 
 
 def _to_dict(results: Sequence[Result], path: Path) -> dict[str, object]:

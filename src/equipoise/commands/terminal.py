@@ -107,17 +107,17 @@ class SweepProgress(SweepCallback):
 
     def __init__(self, cells: CellKeys, done: set[str], clock: Callable[[], float] = time.monotonic) -> None:
         self.cells, self.done, self.clock = cells, set(done), clock
-        self.todo: dict[str, float] = {}  # key → relative cost
+        self.todo: dict[str, float] = {}  # key → rough seconds
         self.completed: dict[str, float] = {}
         self.running: dict[str, str] = {}  # key → label
         self.start = clock()
 
     def on_sweep_start(self, todo: Sequence[RunSpec]) -> None:
         """Start counting; runs that are repeated no longer count as done. Warn of a sweep that takes hours."""
-        from equipoise.experiments.cost import SECONDS_PER_COST, relative_cost
+        from equipoise.experiments.cost import rough_seconds
 
-        self.todo = {spec.key: relative_cost(spec) for spec in todo}
-        warn_if_long(SECONDS_PER_COST * sum(self.todo.values()), f"on one core, {len(todo)} runs")
+        self.todo = {spec.key: rough_seconds(spec) for spec in todo}
+        warn_if_long(sum(self.todo.values()), f"on one core, {len(todo)} runs")
         self.done -= self.todo.keys()
         self.start = self.clock()
 

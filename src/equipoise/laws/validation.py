@@ -109,7 +109,7 @@ def select_output(result: Any, output: OutputSelector | None) -> Tensor:
         raise OutputError(
             "the output is not finite at random parameters",
             where=describe_value(selected),
-            remedy="check forward for a division by zero and for log or sqrt of a parameter",
+            remedy="check the inputs for NaN, and forward for a division by zero and for log or sqrt of a parameter",
         )
     return selected
 
