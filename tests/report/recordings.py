@@ -18,8 +18,8 @@ MAX_DEPTH = 6
 
 
 def shrink_experiment(name: str, epochs: int = 3) -> Experiment:
-    """The experiment with runs of some milliseconds; different depths remain different."""
-    experiment = load_experiment(name)
+    """The experiment with one run of some milliseconds per cell; different depths remain different."""
+    experiment = load_experiment(name).subset(seeds=1)
     settings = {"dataset": "synthetic-citation", "width": 4, "epochs": epochs}
     cells = (
         replace(

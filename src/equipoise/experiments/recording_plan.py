@@ -45,7 +45,7 @@ def recording_plans(experiments: Iterable[Experiment]) -> dict[str, RecordingPla
     """Plan the recordings that the figures of these experiments need.
 
     Args:
-        experiments: tables and figures; only figures of recorded quantities need recordings.
+        experiments: tables and figures; only figures of recorded quantities need recordings, of one run per cell.
 
     Returns:
         Recording plans by run key.
@@ -60,7 +60,7 @@ def recording_plans(experiments: Iterable[Experiment]) -> dict[str, RecordingPla
         if not set(experiment.draws) & set(RECORDED_QUANTITIES):
             continue
         groups = [name for name in GROUPS if name != "balance" or NEURON_QUANTITIES & set(experiment.draws)]
-        for spec in experiment.specs:
+        for spec in dict.fromkeys(cell.specs[0] for cell in experiment.cells if cell.specs):
             every = min(experiment.every, max(1, spec.epochs // MIN_SAMPLES))
             plan = RecordingPlan(every, tuple(sorted(groups)))
             plans[spec.key] = plans[spec.key].union(plan) if spec.key in plans else plan
