@@ -41,6 +41,13 @@ def created(monkeypatch):
     return references
 
 
+@pytest.fixture(params=["small", "large"])
+def size(request, monkeypatch):
+    """A small graph, or one that counts as large: workspaces are not reused, backward passes overwrite outputs."""
+    if request.param == "large":
+        monkeypatch.setattr(stack_plan, "MAX_POOLED_BYTES", 0)
+
+
 def gradients(model, x, edge_index):
     """Output and gradients of a copy, which has a plan of its own."""
     model = copy.deepcopy(model)
@@ -90,6 +97,7 @@ def test_passes_that_overlap_get_separate_workspaces(model, graph, created):
     assert sum(reference() is not None for reference in created) <= MAX_POOLED
 
 
+@pytest.mark.usefixtures("size")
 def test_repeated_backward_passes_with_another_pass_in_between(model, graph):
     out, parameters = model(*graph), list(model.parameters())
     first = torch.autograd.grad(out.pow(2).sum(), parameters, retain_graph=True)
@@ -166,20 +174,34 @@ def test_workspaces_are_freed_with_their_model(graph, created):
     assert created[0]() is None
 
 
-def test_observers_may_keep_what_they_see(model, graph):
-    class Keep(ObserverHook):
-        def __init__(self):
-            self.seen = []
+class Keep(ObserverHook):
+    """Keeps what it sees, without copying."""
 
-        def __call__(self, module, inputs, kwargs, output):  # noqa: ARG002
-            self.seen.append((output, kwargs["attention"].alpha))
+    def __init__(self):
+        self.seen = []
 
+    def __call__(self, module, inputs, kwargs, output):  # noqa: ARG002
+        self.seen.append((output, kwargs["attention"].alpha))
+
+
+@pytest.mark.usefixtures("size")
+def test_observers_see_tensors_that_the_backward_pass_keeps(model, graph, created):
+    expected = step(model, *graph)
+    step(model, *graph)  # another one overwrites outputs on a large graph
+    created.clear()
     hook = Keep()
-    handles = [conv.register_forward_hook(hook, with_kwargs=True) for conv in model.convs]
+    for conv in model.convs:
+        conv.register_forward_hook(hook, with_kwargs=True)
     out = model(*graph)
     copies = [(output.clone(), alpha.clone()) for output, alpha in hook.seen]
-    out.pow(2).sum().backward()
-    for handle in handles:
-        handle.remove()
-    step(model, 2 * graph[0], graph[1])
+    assert equal([out.detach(), *torch.autograd.grad(out.pow(2).sum(), list(model.parameters()))], expected)
+    assert len(copies) == 3
     assert all(torch.equal(a, c) and torch.equal(b, d) for (a, b), (c, d) in zip(hook.seen, copies, strict=True))
+
+
+def test_observed_passes_reuse_the_workspace(model, graph, created):
+    step(model, *graph)
+    for conv in model.convs:
+        conv.register_forward_hook(Keep(), with_kwargs=True)
+    step(model, *graph)
+    assert len(created) == 1

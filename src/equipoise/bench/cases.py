@@ -106,8 +106,8 @@ MINI_BATCH_CASE = Case("mini-batches", 3, nodes=20_000, edges=1_000_000, feature
 COMPILED_CASE = Case("compiled", 3, nodes=10_000, edges=100_000, features=64, rounds=8)  # by torch.compile
 FIRST_CALL, SCALING = "compile", "scaling"  # measurements that are not one network on one graph
 CASE_NAMES = (*CASES, *RANK_CASES, RECORDER_CASE.name, MINI_BATCH_CASE.name, COMPILED_CASE.name, FIRST_CALL, SCALING)
-# torch.compile needs a C++ compiler and a minute.
-DEFAULT_NAMES = tuple(name for name in CASE_NAMES if name not in ("huge", "huge-ranks", COMPILED_CASE.name))
+OPTIONAL_NAMES = ("huge", "huge-ranks", COMPILED_CASE.name)  # torch.compile needs a C++ compiler and a minute
+DEFAULT_NAMES = tuple(name for name in CASE_NAMES if name not in OPTIONAL_NAMES)
 QUICK_NAMES = ("synthetic-2", "synthetic-10", "cora-2", "cora-10", "citeseer-2", SCALING)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from equipoise.bench.cases import CASE_NAMES, SCALING, select_cases
+from equipoise.bench.cases import CASE_NAMES, OPTIONAL_NAMES, SCALING, select_cases
 from equipoise.commands.options import refuse_options
 from equipoise.commands.outputs import FIGURE_SUFFIXES, check_output
 from equipoise.commands.terminal import print_tables, progress_bars, spinner
@@ -29,7 +29,8 @@ def bench(
         list[str] | None,
         Option(
             metavar="NAME",
-            help=f"Case to measure: {', '.join(CASE_NAMES)}. Repeatable; by default all but huge.",
+            help=f"Case to measure: {', '.join(CASE_NAMES)}. Repeatable; "
+            f"by default all but {', '.join(OPTIONAL_NAMES)}.",
             show_default=False,
         ),
     ] = None,

@@ -136,14 +136,11 @@ class _FusedStack(Function):
         x: Tensor | None,
         *weights: Tensor,
     ) -> Tensor:
-        if callback is None:
-            build = partial(new_workspace, plan, graph, inference=not any(ctx.needs_input_grad))
-            lease = Lease(plan.take(graph, build), reusable=True)
-        else:  # observers may keep what they see
-            lease = Lease(new_workspace(plan, graph, inference=False), reusable=False)
+        inference = callback is None and not any(ctx.needs_input_grad)
+        lease = Lease(plan.take(graph, partial(new_workspace, plan, graph, inference)))
         plan.update_copies()
         out = _run_layers(plan, features, lease.workspace, callback)
-        ctx.plan, ctx.features, ctx.lease = plan, features, lease
+        ctx.plan, ctx.features, ctx.lease, ctx.observed = plan, features, lease, callback is not None
         # Saving the features lets autograd notice that they were modified in place before the backward pass.
         ctx.save_for_backward(features.values if x is None else x, *weights)
         return out
@@ -159,7 +156,7 @@ class _FusedStack(Function):
             return None, None, None, None, *differentiable_gradients(forward, inputs, grad)
         if workspace.overwritten:  # by an earlier backward pass with retain_graph=True
             _run_layers(plan, features, workspace)
-        arrays = workspace.begin_backward(overwrite=ctx.lease.reusable)
+        arrays = workspace.begin_backward(overwrite=not ctx.observed)
         gradients: list[Tensor] = []
         for index in reversed(range(len(plan.layers))):
             if not workspace.save_products:

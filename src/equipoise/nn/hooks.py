@@ -32,7 +32,8 @@ class ObserverHook(ABC):
 
     Register it with ``with_kwargs=True``. A stack that runs as one function calls the hook with the input and output of
     each layer, outside the autograd graph, and passes :class:`AttentionCoefficients` as ``kwargs["attention"]``. Where
-    layer and activation are fused, the output is the one after the activation.
+    layer and activation are fused, the output is the one after the activation. The next forward pass of such a stack
+    overwrites these tensors: clone what is to be kept longer.
     """
 
     @abstractmethod

@@ -119,14 +119,14 @@ class Workspace:
         """Arrays of the backward pass, allocated by the first one, with the sums set to zero.
 
         Args:
-            overwrite: put the gradient of each product into the place of the layer's output, which is no longer needed
-                by then. This saves memory on large graphs.
+            overwrite: put the gradient of each product into the place of the layer's output, which nothing reads
+                afterwards. This saves memory on large graphs; a small workspace keeps the outputs in any case.
 
         Returns:
             The arrays.
         """
         targets, rows = self.graph.targets, self.graph.sources
-        self.overwritten = overwrite and self.can_overwrite
+        self.overwritten = overwrite and self.can_overwrite and not self.poolable
         if self.backward_arrays is None:
             self.backward_arrays = arrays = self._allocate_backward(self.outputs if self.overwritten else [])
             if self.poolable:
@@ -229,15 +229,14 @@ class Lease:
 
     Args:
         workspace: the workspace.
-        reusable: whether nobody else keeps its arrays, so that the backward pass and later passes may overwrite them.
     """
 
-    def __init__(self, workspace: Workspace, reusable: bool) -> None:
-        self.workspace, self.reusable = workspace, reusable
+    def __init__(self, workspace: Workspace) -> None:
+        self.workspace = workspace
 
     def __del__(self) -> None:
         pool = self.workspace.plan.pool
-        if self.reusable and self.workspace.poolable and len(pool) < MAX_POOLED:
+        if self.workspace.poolable and len(pool) < MAX_POOLED:
             pool.append(self.workspace)
 
 
