@@ -157,7 +157,7 @@ GOALS = (
         "2.4M nodes, 62M edges, 3 layers: peak memory of the process",
         "huge",
         resident_memory("huge", GIB),
-        20,
+        9,
         False,
         "GiB",
     ),
