@@ -114,9 +114,12 @@ class RunSpec:
         SpecError: If a value has the wrong type or lies outside its range.
 
     Example:
+        >>> from dataclasses import replace
         >>> spec = RunSpec(dataset="cora", depth=10, lr=0.05, init="bal-o", seed=3)
         >>> spec.label, spec.key
         ('cora L=10 bal-o seed 3', '5159562c3a562c12')
+        >>> replace(spec, activation="elu").label
+        'cora L=10 bal-o seed 3, activation=elu'
         >>> RunSpec.from_dict(spec.to_dict()) == spec
         True
     """
@@ -185,8 +188,10 @@ class RunSpec:
 
     @property
     def label(self) -> str:
-        """Short description for progress output."""
-        return f"{self.dataset} L={self.depth} {self.init} seed {self.seed}"
+        """Short description for progress output, with the rarer settings that differ from their defaults."""
+        changed = [name for name, value in DEFAULTS.items() if name not in COMMON and getattr(self, name) != value]
+        settings = [f"{name}={getattr(self, name)}" for name in changed]
+        return ", ".join([f"{self.dataset} L={self.depth} {self.init} seed {self.seed}", *settings])
 
     def to_dict(self) -> dict[str, Any]:
         """Return all settings as plain data."""
@@ -214,6 +219,8 @@ class RunSpec:
 
 FIELDS = tuple(field.name for field in fields(RunSpec))
 DEFAULTS = {field.name: field.default for field in fields(RunSpec) if field.default is not MISSING}
+# Left out of the rarer settings of a label: lists of runs show them in any case.
+COMMON = ("init", "seed", "kind", "width", "heads", "optimizer", "epochs")
 
 _VALIDATORS: dict[str, TypeAdapter[Any]] = {
     name: TypeAdapter(annotation) for name, annotation in get_type_hints(RunSpec, include_extras=True).items()
