@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from equipoise.errors import SpecError
@@ -106,6 +107,15 @@ def test_published_cells_are_drawn_next_to_ours():
     _, paper = (lines[0] for lines in ax.containers)
     expected = [experiment.published["texas", depth, "bal-o"]["accuracy"] for depth in (2, 5, 10, 20, 40)]
     assert paper.get_ydata().tolist() == expected
+
+
+def test_published_cells_without_runs_are_drawn_in_panels_that_have_runs():
+    experiment = load_experiment("sgd").subset(dataset=["texas", "squirrel"], init=["bal-o"])
+    texas = [cell for cell in experiment.cells if cell.coordinates[0] == "texas"]
+    (ax,) = draw_without_recordings(experiment, cell_results(texas[1], [50, 60])).axes
+    ours, paper = (lines[0].get_ydata() for lines in ax.containers)
+    assert np.isnan(np.array(ours, float)).tolist() == [True, False, True, True, True]
+    assert paper.tolist() == [experiment.published["texas", depth, "bal-o"]["accuracy"] for depth in (2, 5, 10, 20, 40)]
 
 
 @pytest.mark.parametrize(

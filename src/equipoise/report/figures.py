@@ -28,10 +28,11 @@ from equipoise.report.plots.dynamics import (
     draw_dynamics,
     draw_relative_gradients,
 )
-from equipoise.report.summary import group_by_scheme, summarize
+from equipoise.report.summary import Estimate, group_by_scheme, summarize
 
 MAX_MISSING_LISTED = 6
 PUBLISHED = {"accuracy": "accuracy", "accuracy_ci": "ci"}  # column → published measure
+NO_RUNS = Estimate(nan, n=0)
 OPTIMIZER_TITLES = {"sgd": "SGD", "adam": "Adam"}
 # Panels of the conservation figure: title or scheme → variant of the experiment.
 RESIDUAL_VARIANTS = {"GD": "delta-gd", "Adam": "delta-adam"}
@@ -142,19 +143,24 @@ def _accuracy_figure(runs: ExperimentRuns) -> Figure:
     experiment = runs.experiment
     panel = next((axis for axis in experiment.axes if axis not in ("depth", "init")), "dataset")
     summaries = summarize(experiment, runs.results.values())
-    rows, missing = [], []
+    rows, missing, started = [], [], set()
+    has_published = any("accuracy" in cells for cells in experiment.published.values())
     for cell in experiment.cells:
         position, summary = _position(experiment, cell), summaries[cell.coordinates]
-        if summary.accuracy is None or summary.epochs is None:
-            missing.append(cell)
-            continue
+        published = experiment.published.get(cell.coordinates, {})
+        accuracy, epochs = summary.accuracy or NO_RUNS, summary.epochs or NO_RUNS
         row = {"depth": position["depth"], "scheme": position["init"], CONSTANT: summary.constant}
         row[panel] = position.get(panel, getattr(cell.specs[0], panel, ""))
-        row |= {"accuracy": summary.accuracy.mean, "accuracy_ci": summary.accuracy.ci}
-        if any("accuracy" in cells for cells in experiment.published.values()):
-            published = experiment.published.get(cell.coordinates, {})
+        row |= {"accuracy": accuracy.mean, "accuracy_ci": accuracy.ci, "epochs": epochs.mean, "epochs_ci": epochs.ci}
+        if has_published:
             row |= {f"paper_{name}": published.get(key, nan) for name, key in PUBLISHED.items()}
-        rows.append({**row, "epochs": summary.epochs.mean, "epochs_ci": summary.epochs.ci})
+        if summary.n:
+            started.add(row[panel])
+        else:
+            missing.append(cell)
+        if summary.n or "accuracy" in published:
+            rows.append(row)
+    rows = [row for row in rows if row[panel] in started]  # a panel with the paper's numbers only shows nothing of ours
     if not rows:
         raise _no_runs_error(experiment, f"no run of {experiment.name} is in the store")
     count = f"{sum(summary.n for summary in summaries.values())} of {len(experiment.specs)}"
