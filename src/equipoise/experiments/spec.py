@@ -219,7 +219,7 @@ class RunSpec:
 
 FIELDS = tuple(field.name for field in fields(RunSpec))
 DEFAULTS = {field.name: field.default for field in fields(RunSpec) if field.default is not MISSING}
-# Left out of the rarer settings of a label: lists of runs show them in any case.
+# Left out of the rarer settings of a label: `reproduce --dry-run` and the page show them next to it.
 COMMON = ("init", "seed", "kind", "width", "heads", "optimizer", "epochs")
 
 _VALIDATORS: dict[str, TypeAdapter[Any]] = {
